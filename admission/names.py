@@ -82,6 +82,11 @@ _NOT_IN_KUEUE = {
 }
 
 
+def _key(end: str) -> cached_property[str]:
+    """A name in the API group."""
+    return cached_property(lambda names: f"{names.group}/{end}")
+
+
 @dataclass(frozen=True)
 class Names:
     """All names that derive from the API group. Cheap to build; pass it where names are needed."""
@@ -107,134 +112,97 @@ class Names:
         return f"visibility.{self.group}"
 
     # Labels and annotations on jobs.
-    @cached_property
-    def queue_label(self) -> str:
-        """On a Job or JobSet: the LocalQueue it waits in."""
-        return f"{self.group}/queue-name"
-
-    @cached_property
-    def priority_class_label(self) -> str:
-        return f"{self.group}/priority-class"
-
-    @cached_property
-    def max_exec_time_label(self) -> str:
-        return f"{self.group}/max-exec-time-seconds"
-
-    @cached_property
-    def pause_label(self) -> str:
-        """On a job, by its owner: "true" takes it out of the queue, or stops it, until the label goes."""
-        return f"{self.group}/pause"
-
-    @cached_property
-    def prebuilt_label(self) -> str:
-        """On a job: the Workload that somebody else makes for it. Nobody looks for that here."""
-        return f"{self.group}/prebuilt-workload-name"
-
-    @cached_property
-    def ungoverned_label(self) -> str:
-        """On a job without a queue that is held, and that nobody queues: such jobs are not queued any more, or this one
-        cannot be as it is written."""
-        return f"{self.group}/ungoverned"
-
-    @cached_property
-    def min_parallelism_annotation(self) -> str:
-        return f"{self.group}/job-min-parallelism"
-
-    @cached_property
-    def replace_lost_pods_annotation(self) -> str:
-        """On a job, by its owner: "true" says that it survives the loss of a pod. When a node dies, only the pods that
-        stood there are replaced."""
-        return f"{self.group}/replace-lost-pods"
-
-    @cached_property
-    def inverse_annotation(self) -> str:
-        """On a started job: what was there before the start, for restoring it byte for byte."""
-        return f"{self.group}/restore"
+    queue_label = _key("queue-name")
+    """On a Job or JobSet: the LocalQueue it waits in."""
+    priority_class_label = _key("priority-class")
+    max_exec_time_label = _key("max-exec-time-seconds")
+    pause_label = _key("pause")
+    """On a job, by its owner: "true" takes it out of the queue, or stops it, until the label goes."""
+    prebuilt_label = _key("prebuilt-workload-name")
+    """On a job: the Workload that somebody else makes for it. Nobody looks for that here."""
+    ungoverned_label = _key("ungoverned")
+    """On a job without a queue that is held, and that nobody queues: such jobs are not queued any more, or this one
+    cannot be as it is written."""
+    min_parallelism_annotation = _key("job-min-parallelism")
+    replace_lost_pods_annotation = _key("replace-lost-pods")
+    """On a job, by its owner: "true" says that it survives the loss of a pod. When a node dies, only the pods that
+    stood there are replaced."""
+    inverse_annotation = _key("restore")
+    """On a started job: what was there before the start, for restoring it byte for byte."""
 
     # Labels and annotations on pod templates and pods (the marker is what policies select on).
-    @cached_property
-    def managed_label(self) -> str:
-        """On pods of admitted gangs: "true". The pod policies select on it."""
-        return f"{self.group}/managed"
+    managed_label = _key("managed")
+    """On pods of admitted gangs: "true". The pod policies select on it."""
+    workload_uid_label = _key("workload-uid")
+    """On pods: the uid of the Workload that pays for them."""
+    pod_set_label = _key("podset")
+    pin_form_annotation = _key("pin")
+    """On a pod template: `domain`, `ranks` or `gates`."""
+    hosts_annotation = _key("hosts")
+    """On a pod template: node names in rank order, joined by commas (form `ranks`)."""
+    selector_annotation = _key("node-selector")
+    """On a pod template: node selector to add, as `k=v,k=v`."""
+    tolerations_annotation = _key("tolerations")
+    """On a pod template: tolerations to add, as `key=value:effect,...`; an empty value or effect means any."""
+    rank_stride_annotation = _key("rank-stride")
+    """On a JobSet's pod template: pods per child job, so that rank = job index x stride + completion index."""
+    pinned_annotation = _key("pinned")
+    """On a pod, by the pod policy: "true" once its pin is in place."""
+    topology_gate = _key("placement")
+    """The scheduling gate of the form `gates`."""
+    elastic_gate = _key("elastic-job")
+    """The scheduling gate that Kueue puts into the template of an elastic job when that is created, and takes off
+    each pod."""
+    required_topology_annotation = _key("podset-required-topology")
+    preferred_topology_annotation = _key("podset-preferred-topology")
+    unconstrained_topology_annotation = _key("podset-unconstrained-topology")
+    slice_required_topology_annotation = _key("podset-slice-required-topology")
+    slice_size_annotation = _key("podset-slice-size")
+    slice_layers_annotation = _key("podset-slice-required-topology-constraints")
+    """Slices of several layers, the widest first, as JSON: `[{"topology": LEVEL, "size": PODS}, ...]`."""
+    group_name_annotation = _key("podset-group-name")
+
+    # Labels, annotations and finalizer of Workloads.
+    job_uid_label = _key("job-uid")
+    """On a Workload: the uid of the job it stands for."""
+    spec_hash_annotation = _key("spec-hash")
+    """On a Workload: hash of what its job asked for when the spec was written."""
+    defaults_annotation = _key("defaults-hash")
+    """On a Workload: hash of what was added to the pods of its job when its spec was written."""
+    queued_since_annotation = _key("queued-since")
+    """On a Workload: since when it waits as it is, where that is not its creation; an RFC 3339 time."""
+    arrival_annotation = _key("arrival")
+    """On a Workload: when its job came, so that those of one second stand in the order in which they were made:
+    its creation, and the version in which it was seen first."""
+    added_annotation = _key("added-to-pods")
+    """On a pod template in a Workload of Kueue's kind: what the API server adds to the pods, as JSON: fields of
+    their spec, and in place of containers what each of them requests and is limited to."""
+    claimed_devices_annotation = _key("claimed-devices")
+    """On a pod template in a Workload: [[DeviceClass, extended resource, devices], ...], what each pod asks for by
+    its claims, and none for a class that it asks for by that one's own name; or, as JSON, too, a sentence why that
+    is not known."""
+    allowed_flavors_annotation = _key("workload-allowed-resource-flavors")
+    """On a Workload: flavors it may get, joined by commas."""
+    gated_by_annotation = _key("admission-gated-by")
+    """On a job and its Workload: who holds it back from the queue, joined by commas; absent or empty: nobody."""
+    decision_annotation = _key("decision")
+    """On an Event: the decision that it tells of, as logs and the Workload's status.decision name it."""
+    priority_boost_annotation = _key("priority-boost")
+    """On a Workload: a whole number that is added to its priority, wherever priorities are compared."""
+    finalizer = _key("resource-in-use")
 
     @cached_property
-    def workload_uid_label(self) -> str:
-        """On pods: the uid of the Workload that pays for them."""
-        return f"{self.group}/workload-uid"
-
-    @cached_property
-    def pod_set_label(self) -> str:
-        return f"{self.group}/podset"
-
-    @cached_property
-    def pin_form_annotation(self) -> str:
-        """On a pod template: `domain`, `ranks` or `gates`."""
-        return f"{self.group}/pin"
-
-    @cached_property
-    def hosts_annotation(self) -> str:
-        """On a pod template: node names in rank order, joined by commas (form `ranks`)."""
-        return f"{self.group}/hosts"
-
-    @cached_property
-    def selector_annotation(self) -> str:
-        """On a pod template: node selector to add, as `k=v,k=v`."""
-        return f"{self.group}/node-selector"
-
-    @cached_property
-    def tolerations_annotation(self) -> str:
-        """On a pod template: tolerations to add, as `key=value:effect,...`; an empty value or effect means any."""
-        return f"{self.group}/tolerations"
-
-    @cached_property
-    def rank_stride_annotation(self) -> str:
-        """On a JobSet's pod template: pods per child job, so that rank = job index x stride + completion index."""
-        return f"{self.group}/rank-stride"
-
-    @cached_property
-    def pinned_annotation(self) -> str:
-        """On a pod, by the pod policy: "true" once its pin is in place."""
-        return f"{self.group}/pinned"
-
-    @cached_property
-    def topology_gate(self) -> str:
-        """The scheduling gate of the form `gates`."""
-        return f"{self.group}/placement"
-
-    @cached_property
-    def elastic_gate(self) -> str:
-        """The scheduling gate that Kueue puts into the template of an elastic job when that is created, and takes off
-        each pod."""
-        return f"{self.group}/elastic-job"
-
-    @cached_property
-    def required_topology_annotation(self) -> str:
-        return f"{self.group}/podset-required-topology"
-
-    @cached_property
-    def preferred_topology_annotation(self) -> str:
-        return f"{self.group}/podset-preferred-topology"
-
-    @cached_property
-    def unconstrained_topology_annotation(self) -> str:
-        return f"{self.group}/podset-unconstrained-topology"
-
-    @cached_property
-    def slice_required_topology_annotation(self) -> str:
-        return f"{self.group}/podset-slice-required-topology"
-
-    @cached_property
-    def slice_size_annotation(self) -> str:
-        return f"{self.group}/podset-slice-size"
-
-    @cached_property
-    def slice_layers_annotation(self) -> str:
-        """Slices of several layers, the widest first, as JSON: `[{"topology": LEVEL, "size": PODS}, ...]`."""
-        return f"{self.group}/podset-slice-required-topology-constraints"
-
-    @cached_property
-    def group_name_annotation(self) -> str:
-        return f"{self.group}/podset-group-name"
+    def topology_annotations(self) -> tuple[str, ...]:
+        """Of a pod template: where its pods may stand to each other."""
+        return (
+            self.required_topology_annotation,
+            self.preferred_topology_annotation,
+            self.unconstrained_topology_annotation,
+            self.slice_required_topology_annotation,
+            self.slice_size_annotation,
+            self.slice_layers_annotation,
+            self.group_name_annotation,
+        )
 
     @cached_property
     def said_by_owners(self) -> dict[tuple[str, str], frozenset[str]]:
@@ -247,17 +215,7 @@ class Names:
             ("annotation", "job"): frozenset(
                 (self.min_parallelism_annotation, self.replace_lost_pods_annotation, self.gated_by_annotation)
             ),
-            ("annotation", "pods"): frozenset(
-                (
-                    self.required_topology_annotation,
-                    self.preferred_topology_annotation,
-                    self.unconstrained_topology_annotation,
-                    self.slice_required_topology_annotation,
-                    self.slice_size_annotation,
-                    self.slice_layers_annotation,
-                    self.group_name_annotation,
-                )
-            ),
+            ("annotation", "pods"): frozenset(self.topology_annotations),
         }
 
     @cached_property
@@ -265,70 +223,6 @@ class Names:
         """Every label and annotation that is read or written anywhere."""
         said = (name for name in dir(type(self)) if name.endswith(("_label", "_annotation")))
         return frozenset(str(getattr(self, name)) for name in said)
-
-    # Labels, annotations and finalizer of Workloads.
-    @cached_property
-    def job_uid_label(self) -> str:
-        """On a Workload: the uid of the job it stands for."""
-        return f"{self.group}/job-uid"
-
-    @cached_property
-    def spec_hash_annotation(self) -> str:
-        """On a Workload: hash of what its job asked for when the spec was written."""
-        return f"{self.group}/spec-hash"
-
-    @cached_property
-    def defaults_annotation(self) -> str:
-        """On a Workload: hash of what was added to the pods of its job when its spec was written."""
-        return f"{self.group}/defaults-hash"
-
-    @cached_property
-    def queued_since_annotation(self) -> str:
-        """On a Workload: since when it waits as it is, where that is not its creation; an RFC 3339 time."""
-        return f"{self.group}/queued-since"
-
-    @cached_property
-    def arrival_annotation(self) -> str:
-        """On a Workload: when its job came, so that those of one second stand in the order in which they were made:
-        its creation, and the version in which it was seen first."""
-        return f"{self.group}/arrival"
-
-    @cached_property
-    def added_annotation(self) -> str:
-        """On a pod template in a Workload of Kueue's kind: what the API server adds to the pods, as JSON: fields of
-        their spec, and in place of containers what each of them requests and is limited to."""
-        return f"{self.group}/added-to-pods"
-
-    @cached_property
-    def claimed_devices_annotation(self) -> str:
-        """On a pod template in a Workload: [[DeviceClass, extended resource, devices], ...], what each pod asks for by
-        its claims, and none for a class that it asks for by that one's own name; or, as JSON, too, a sentence why that
-        is not known."""
-        return f"{self.group}/claimed-devices"
-
-    @cached_property
-    def allowed_flavors_annotation(self) -> str:
-        """On a Workload: flavors it may get, joined by commas."""
-        return f"{self.group}/workload-allowed-resource-flavors"
-
-    @cached_property
-    def gated_by_annotation(self) -> str:
-        """On a job and its Workload: who holds it back from the queue, joined by commas; absent or empty: nobody."""
-        return f"{self.group}/admission-gated-by"
-
-    @cached_property
-    def decision_annotation(self) -> str:
-        """On an Event: the decision that it tells of, as logs and the Workload's status.decision name it."""
-        return f"{self.group}/decision"
-
-    @cached_property
-    def priority_boost_annotation(self) -> str:
-        """On a Workload: a whole number that is added to its priority, wherever priorities are compared."""
-        return f"{self.group}/priority-boost"
-
-    @cached_property
-    def finalizer(self) -> str:
-        return f"{self.group}/resource-in-use"
 
     # Field managers, one per concern.
     @cached_property

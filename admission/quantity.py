@@ -237,10 +237,3 @@ def add(into: dict[str, int], other: Resources, times: int = 1) -> None:
     """`into += times * other`, in place, saturating."""
     for name, amount in other.items():
         into[name] = saturate(into.get(name, 0) + amount * times)
-
-
-def total(parts: Iterable[Resources]) -> dict[str, int]:
-    out: dict[str, int] = {}
-    for part in parts:
-        add(out, part)
-    return out

@@ -263,15 +263,6 @@ def validate_object(
     return problems
 
 
-def parse_object(obj: Mapping[str, Any], names: Names | None = None) -> Resource:
-    """The typed object. Raises ValueError with all that `validate_object` would say."""
-    names = names or Names()
-    problems = validate_object(obj, names)
-    if problems:
-        raise ValueError("; ".join(problems))
-    return _kind_of(obj).model.model_validate(default_object(obj, names), context={"names": names})
-
-
 def _parse(kind: Kind, obj: Mapping[str, Any], names: Names, problems: list[str]) -> Resource | None:
     try:
         return kind.model.model_validate(default_object(obj, names), context={"names": names})

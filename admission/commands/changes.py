@@ -24,6 +24,7 @@ from admission.commands.options import (
     fail,
     names_of_kind,
     run,
+    say,
     steps,
 )
 
@@ -40,12 +41,7 @@ def tell_changes(scope: Scope, changes: Any) -> None:
     """Print what was done, and end with 1 where something was refused."""
     from admission.controller import tell
 
-    names = [row.subject for row in changes.rows]
-    text = tell.written(scope.output, changes.as_json(), names)
-    if text is not None:
-        print(text)
-    else:
-        tell.show(tell.console(), tell.changes(changes))
+    say(scope.output, changes.as_json(), [row.subject for row in changes.rows], tell.changes(changes))
     if changes.refused:
         raise click.exceptions.Exit(NO)
 
@@ -177,7 +173,7 @@ def create() -> None:
     help="Make a LocalQueue (default: main) there; only these namespaces may use the queue.",
 )
 @click.option("--node-label", "labels", multiple=True, metavar="KEY=VALUE", help="Create the flavor, of these nodes.")
-@click.option("--dry-run", is_flag=True, help="Let the API server check it, and change nothing.")
+@dry_run_option
 @asking(namespace=False, watch=False)
 def create_queue(
     scope: Scope,
@@ -377,6 +373,16 @@ def import_(scope: Scope, files: tuple[str, ...], apply: bool, source: str | Non
 # ---------------------------------------------------------------- submit
 
 
+def _objects(files: tuple[str, ...]) -> list[Any]:
+    """The linter's Documents of files of which each can be read, and at least one has an object."""
+    documents, wrong = manifests(files)
+    for finding in wrong:
+        raise fail(BAD_USE, f"{finding.place()}: {finding.message}")
+    if not documents:
+        raise fail(BAD_USE, "no object in these files")
+    return documents
+
+
 @click.command(
     epilog=examples(
         "muster submit train.yaml                 # would it start now, and where?",
@@ -400,11 +406,7 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
     read it. To know, one must be allowed to read nodes, pods and queues of the whole cluster; who may not is told what
     can be known. Of several jobs each is judged as if those before it were created.
     """
-    documents, wrong = manifests(files)
-    for finding in wrong:
-        raise fail(BAD_USE, f"{finding.place()}: {finding.message}")
-    if not documents:
-        raise fail(BAD_USE, "no object in these files")
+    documents = _objects(files)
 
     from admission.controller import whatif
 
@@ -476,13 +478,8 @@ async def _rules(session: Session) -> tuple[Any, Any, str]:
 def _tell_foreseen(scope: Scope, seen: list[Any]) -> None:
     from admission.controller import tell
 
-    text = tell.written(
-        scope.output, [one.as_json() for one in seen], [f"{one.kind.lower()}/{one.name}" for one in seen]
-    )
-    if text is not None:
-        print(text)
-    else:
-        tell.show(tell.console(), tell.foreseen(seen, scope.output))
+    names = [f"{one.kind.lower()}/{one.name}" for one in seen]
+    say(scope.output, [one.as_json() for one in seen], names, tell.foreseen(seen, scope.output))
 
 
 @click.command(
@@ -504,11 +501,7 @@ def foresee(scope: Scope, files: tuple[str, ...]) -> None:
     it; of several who may go, another may when it is written. It takes the right to read nodes, pods and queues of the
     whole cluster, and to change these objects.
     """
-    documents, wrong = manifests(files)
-    for finding in wrong:
-        raise fail(BAD_USE, f"{finding.place()}: {finding.message}")
-    if not documents:
-        raise fail(BAD_USE, "no object in these files")
+    documents = _objects(files)
 
     async def work(session: Session) -> Any:
         from admission.controller import whatif
@@ -525,11 +518,7 @@ def foresee(scope: Scope, files: tuple[str, ...]) -> None:
     if not seen.known:
         raise fail(NO_CLUSTER, f"you may not see {', '.join(seen.hidden)}, which decide about it")
     names = [one.name for one in (*seen.starts, *seen.evicts, *seen.waits, *seen.spares)]
-    said = tell.written(scope.output, seen.as_json(), names)
-    if said is not None:
-        print(said)
-    else:
-        tell.show(tell.console(), tell.outlook(seen))
+    say(scope.output, seen.as_json(), names, tell.outlook(seen))
     raise click.exceptions.Exit(3 if seen.refused else OK)
 
 

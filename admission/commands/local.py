@@ -22,6 +22,7 @@ from admission.commands.options import (
     fail,
     form_option,
     run,
+    say,
 )
 
 
@@ -77,11 +78,7 @@ def lint(scope: Scope, files: tuple[str, ...], cluster: bool) -> None:
             raise fail(NO_CLUSTER, f"you may not see {', '.join(hidden)}")
         documents = [*held, *documents]
     found = [*found, *judged(documents, live=cluster and not hidden)]
-    text = tell.written(scope.output, [finding.as_json() for finding in found], _called(found))
-    if text is not None:
-        print(text)
-    else:
-        tell.show(tell.console(), tell.findings(found))
+    say(scope.output, [finding.as_json() for finding in found], _called(found), tell.findings(found))
     if hidden:
         print(f"muster: you may not see {', '.join(hidden)}: what they hold was not judged", file=sys.stderr)
     raise click.exceptions.Exit(NO if any(finding.severity is not Severity.INFO for finding in found) else 0)

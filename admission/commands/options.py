@@ -276,6 +276,17 @@ def answer(
         raise click.exceptions.Exit(INTERRUPTED) from None
 
 
+def say(form: str, found: Any, names: Iterable[str], shown: RenderableType) -> None:
+    """Print what was found, in the form asked for: as JSON has it, by its names, or as people read it."""
+    from admission.controller import tell
+
+    text = tell.written(form, found, names)
+    if text is not None:
+        print(text)
+    else:
+        tell.show(tell.console(), shown)
+
+
 @asynccontextmanager
 async def patience(doing: str) -> AsyncIterator[None]:
     """On a terminal: say what is being done, once it takes longer than a second."""

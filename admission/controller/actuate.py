@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from hashlib import blake2s
@@ -26,9 +26,10 @@ from admission.controller.conditions import Condition, condition, with_condition
 from admission.controller.decode import Recent
 from admission.controller.defaults import named_in_vain
 from admission.controller.lifecycle import DEACTIVATED, Settings, Step, backoff_ms
+from admission.controller.resources import PODS, of_jobs, ours
 from admission.controller.statuses import Statuses
 from admission.controller.unready import JOBS_REFUSED, PODS_REFUSED, said_of
-from admission.controller.world import JobKey, PodView, WorkloadSeen, World
+from admission.controller.world import PodView, WorkloadSeen, World
 from admission.engine.model import (
     Admission,
     Admit,
@@ -51,8 +52,9 @@ from admission.jobs import hold, pins, values
 from admission.jobs.kinds import (
     JOB,
     JOBSET,
+    KIND_OF,
     KINDS,
-    JobKind,
+    JobKey,
     JobView,
     claim_templates,
     digits,
@@ -71,7 +73,6 @@ from admission.kube.client import (
     Conflict,
     Forbidden,
     Invalid,
-    Kind,
     NotFound,
     Unserved,
     for_what_it_is,
@@ -99,7 +100,6 @@ _TEST_FAILED = "the server rejected our request due to an error in our request"
 
 _ADMITTED: Condition = (ADMITTED, True, "Admitted", "The workload is admitted")
 
-_PODS = Kind("", "v1", "pods", "Pod")
 _LONGEST_REFUSAL = 700
 """Of what a condition and an Event (1,024 bytes) quote."""
 _MOST_RESOURCES = 64
@@ -119,11 +119,9 @@ WRITTEN = (
 
 AVOID_MS = 24 * 3_600_000
 
-KIND_OF: Mapping[str, JobKind] = {kind.kind: kind for kind in KINDS}
 
-
-def path_kind(kind: JobKind) -> Kind:
-    return Kind(kind.group, kind.version, kind.plural, kind.kind)
+def _path_of(job: JobKey) -> str:
+    return of_jobs(KIND_OF[job[0]]).path(job[1], job[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,7 @@ class Actuator:
         self._became = became
         self._now = now
         self.options = options
-        self._workloads = Kind(names.group, names.version, "workloads", "Workload")
+        self._workloads = ours(names, "Workload")
         self._strict = not names.as_kueue
         """What a gang asks for must not lose what an older kind has no place for. Kueue's kind has its own list of what
         a pod template may say, and pods may say more."""
@@ -342,10 +340,8 @@ class Actuator:
                 what = f"For {self._settings.acknowledge_ms // 1000} s Job {jobs[0][2]}{more} should have been {owed}"
                 self.record(key, told, "Warning", "Reminded", f"{what}: the Job controller was made to look again")
             case lifecycle.ClearStartTime():
-                patch = pins.clear_start_time(KIND_OF[key[0]], await self._raw(key, _there(job)))
-                if patch:
-                    path = path_kind(KIND_OF[key[0]]).path(key[1], key[2], "status")
-                    self._learn(key[0], await self._client.json_patch(path, patch))
+                raw = await self._raw(key, _there(job))
+                await self._patch_job(key, pins.clear_start_time(KIND_OF[key[0]], raw), "status")
             case lifecycle.RestoreJob():
                 raw = await self._raw(key, _there(job))
                 ops = pins.restore(raw, self._names)
@@ -433,10 +429,10 @@ class Actuator:
     async def stop_pods(self, step: lifecycle.StopPods) -> None:
         """Suspend Jobs that nobody leads, and delete pods that no Job would stop. Raises ApiError."""
         for at in step.jobs:
-            raw = await self._client.get(path_kind(JOB).path(at[1], at[2]))
+            raw = await self._client.get(_path_of(at))
             await self._patch_job(at, pins.suspend(raw, self._names))
         for namespace, name in step.pods:
-            path = _PODS.path(namespace, name)
+            path = PODS.path(namespace, name)
             try:
                 raw = await self._client.get(path)
                 meta = raw["metadata"]
@@ -451,7 +447,7 @@ class Actuator:
 
     async def _remind(self, at: JobKey) -> None:
         with suppress(NotFound):
-            raw = await self._client.get(path_kind(JOB).path(at[1], at[2]))
+            raw = await self._client.get(_path_of(at))
             await self._patch_job(at, pins.remind(raw, rfc3339(self._now())), "status")
 
     async def _led(self, pod: dict[str, Any]) -> bool:
@@ -460,7 +456,7 @@ class Actuator:
         if owner is None or owner.get("kind") != JOB.kind:
             return False
         try:
-            raw = await self._client.get(path_kind(JOB).path(pod["metadata"]["namespace"], owner["name"]))
+            raw = await self._client.get(of_jobs(JOB).path(pod["metadata"]["namespace"], owner["name"]))
         except NotFound:
             return False
         return raw["metadata"]["uid"] == owner["uid"] and not raw["metadata"].get("deletionTimestamp")
@@ -473,14 +469,14 @@ class Actuator:
             return False
         try:
             if kind:
-                raw = await self._client.get(path_kind(KIND_OF[kind]).path(seen.namespace, name))
+                raw = await self._client.get(of_jobs(KIND_OF[kind]).path(seen.namespace, name))
                 return bool(raw["metadata"]["uid"] != uid)
         except NotFound:
             return True
         # Whoever deletes a job and lets its dependents be takes the owner's name from them too.
         for job_kind in KINDS:
             try:
-                listed = await self._client.get(path_kind(job_kind).path(seen.namespace))
+                listed = await self._client.get(of_jobs(job_kind).path(seen.namespace))
             except NotFound:
                 continue  # nobody installed it
             if any(one["metadata"]["uid"] == uid for one in listed.get("items") or ()):
@@ -530,7 +526,7 @@ class Actuator:
     async def _mark(self, key: JobKey, job: JobView, *, ungoverned: bool) -> None:
         labels = {self._names.ungoverned_label: "true" if ungoverned else None}
         patch = {"metadata": {"uid": job.uid, "resourceVersion": job.resource_version, "labels": labels}}
-        path = path_kind(KIND_OF[key[0]]).path(key[1], key[2])
+        path = _path_of(key)
         answer = await self._client.merge_patch(path, patch, field_manager=self._names.job_manager)
         self._learn(key[0], answer)
 
@@ -766,7 +762,7 @@ class Actuator:
 
         async def restore(at: JobKey) -> None:
             try:
-                path = path_kind(JOB).path(at[1], at[2])
+                path = _path_of(at)
                 raw = await self._client.get(path)
                 if clear := pins.clear_start_time(JOB, raw):  # which 1.35 and older would refuse the change for
                     await self._patch_job(at, clear, "status")
@@ -776,10 +772,7 @@ class Actuator:
             except NotFound:
                 return
 
-        done = await asyncio.gather(*map(restore, children), return_exceptions=True)
-        failed = next((error for error in done if isinstance(error, BaseException)), None)
-        if failed is not None:
-            raise failed
+        await _all_of(map(restore, children))
 
     async def _write_checks(
         self, seen: WorkloadSeen, entries: list[dict[str, Any]], conditions: list[dict[str, Any]] | None = None
@@ -939,7 +932,7 @@ class Actuator:
                 "deleteOptions": {"preconditions": {"uid": pod.uid}},
             }
             try:
-                await self._client.create(_PODS.path(namespace, name, "eviction"), body)
+                await self._client.create(PODS.path(namespace, name, "eviction"), body)
             except NotFound:
                 continue
             self.record(key, job, "Normal", "PodReplaced", f"Pod {name} leaves the lost node {pod.node}")
@@ -1026,14 +1019,11 @@ class Actuator:
                 _in_order(places, ranks, len(taken)) if places else pins.hosts_for(assignment, taken, ranks)
             )
             wanted += [(pod, place) for pod, place in zip(gated, where, strict=True) if place is not None]
-        done = await asyncio.gather(*(self._let_go(pod, place) for pod, place in wanted), return_exceptions=True)
-        failed = next((error for error in done if isinstance(error, BaseException)), None)
-        if failed is not None:
-            raise failed
+        await _all_of(self._place(pod, place) for pod, place in wanted)
 
-    async def _let_go(self, pod: PodView, place: str | Mapping[str, str]) -> None:
+    async def _place(self, pod: PodView, place: str | Mapping[str, str]) -> None:
         """Name the place of one gated pod and take its gate; one that is gone needs none."""
-        path = _PODS.path(pod.namespace, pod.name)
+        path = PODS.path(pod.namespace, pod.name)
         try:
             raw = await self._client.get(path)
             if raw["metadata"]["uid"] == pod.uid and (ops := pins.ungate(raw, place, self._names)):
@@ -1095,7 +1085,7 @@ class Actuator:
     async def _patch_job(self, key: JobKey, ops: list[dict[str, Any]] | None, subresource: str = "") -> None:
         if not ops:
             return
-        path = path_kind(KIND_OF[key[0]]).path(key[1], key[2])
+        path = _path_of(key)
         over = asyncio.get_running_loop().time() + self._client.write_timeout
         try:
             at = f"{path}/{subresource}" if subresource else path
@@ -1118,7 +1108,7 @@ class Actuator:
         raw = self._recent.get(job.uid, job.resource_version)
         if raw is not None:
             return raw
-        raw = await self._client.get(path_kind(KIND_OF[key[0]]).path(key[1], key[2]))
+        raw = await self._client.get(_path_of(key))
         if raw["metadata"]["uid"] != job.uid:
             raise Conflict(409, "Conflict", "the job is another one of the same name")
         if raw["metadata"]["resourceVersion"] != job.resource_version:
@@ -1211,6 +1201,14 @@ def _rank_of(pod: PodView, pods: int) -> int | None:
 def _reservation(gang: Workload) -> tuple[Admission, int] | None:
     """What it holds, and since when: one that was evicted may have been given the same again."""
     return None if gang.admission is None else (gang.admission, gang.reserved_at)
+
+
+async def _all_of(writes: Iterable[Awaitable[None]]) -> None:
+    """Wait for each of them, whatever becomes of the others. Raises what the first that failed did."""
+    done = await asyncio.gather(*writes, return_exceptions=True)
+    failed = next((error for error in done if error is not None), None)
+    if failed is not None:
+        raise failed
 
 
 def _there(value: Any) -> Any:

@@ -1,12 +1,13 @@
 """The controller: informers fill the World, the engine decides, one queue of jobs carries it out.
 
-Every replica lists and watches, so that a new leader is warm; only the leader decides and writes. While it leads, four
-loops run, and end together:
+Every replica lists and watches, so that a new leader is warm; only the leader decides and writes. While it leads, these
+loops run, and end together (see `lead` for those that look after something now and then):
 
     jobs      one job at a time per key: a decision that is due for it, else the next step of its lifecycle
     decide    after a short quiet (so that a burst is one decision), a Plan; its decisions go to the jobs queue
     explain   why the others wait: after some seconds of waiting, at a capped rate, only where the reason changed
     queues    numbers of queues and cohorts, coalesced
+    keep      finalizers of queues, flavors, topologies and checks
 
 Nothing is decided before every list is in. What a decision would do counts at once (`Assumed`); if its write fails it
 is `Forgotten` and decided again on what is then seen.
@@ -31,12 +32,12 @@ import structlog
 from msgspec.structs import replace
 
 from admission import quantity
-from admission.controller import decode, queues
-from admission.controller.actuate import KIND_OF, Actuator, Became, Options, path_kind
+from admission.controller import decode
+from admission.controller.actuate import Actuator, Became, Options
 from admission.controller.conditions import Condition
 from admission.controller.decode import Item, Recent
 from admission.controller.defaults import PriorityClassSeen
-from admission.controller.keep import Keeper
+from admission.controller.finalizers import Keeper
 from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import (
     CreateWorkload,
@@ -51,11 +52,23 @@ from admission.controller.lifecycle import (
 )
 from admission.controller.numbers import Numbers
 from admission.controller.pace import Pace
+from admission.controller.resources import (
+    LIMIT_RANGES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    RUNTIME_CLASSES,
+    SERVICE_ACCOUNTS,
+    of_jobs,
+    ours,
+)
 from admission.controller.stale import QUEUES, StaleQueues
 from admission.controller.statuses import Statuses
 from admission.controller.unexplained import Unexplained
 from admission.controller.unmade import Unmade
-from admission.controller.world import ORPHAN, JobKey, PodView, WorkloadSeen, World
+from admission.controller.world import ORPHAN, PodView, WorkloadSeen, World
 from admission.engine.cycle import decide
 from admission.engine.model import (
     AdmissionCheck,
@@ -85,7 +98,7 @@ from admission.engine.model import (
 from admission.engine.project import evicted_as, project
 from admission.engine.state import State
 from admission.jobs import values, volumes
-from admission.jobs.kinds import JOBSET, JobKind, JobView
+from admission.jobs.kinds import JOBSET, KIND_OF, JobKey, JobKind, JobView
 from admission.kube.client import (
     ApiError,
     Client,
@@ -105,8 +118,6 @@ from admission.kube.informer import Informer
 from admission.names import ADMITTED, EVICTED, INVALID_JOB, REFUSED, STEP_FAILED, Names
 
 log = structlog.get_logger("muster")
-
-NODES = Kind("", "v1", "nodes", "Node", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +333,7 @@ class Controller:
 
     def _build_informers(self, job_kinds: Iterable[JobKind], *, judges: bool) -> None:
         names = self.names
-        judged: Callable[[str, queues.Reader], queues.Reader] = queues.judged if judges else lambda _, read: read
+        judged: Callable[[str, decode.Reader], decode.Reader] = decode.judged if judges else lambda _, read: read
 
         def watch(
             kind: Kind,
@@ -342,71 +353,43 @@ class Controller:
                 on_bad=partial(self._bad, kind.kind),
             )
 
-        def ours(plural: str, kind: str, *, namespaced: bool = False) -> Kind:
-            return Kind(names.group, names.version, plural, kind, namespaced)
-
         for job_kind in job_kinds:
             watch(
-                path_kind(job_kind),
+                of_jobs(job_kind),
                 partial(self._decode_job, job_kind),
                 self._on_job,
                 optional=job_kind.group != "batch",
             )
-        watch(ours("workloads", "Workload", namespaced=True), partial(decode.workload, names), self._on_workload)
-        for plural, kind, convert, engine_class, keep in (
-            ("clusterqueues", "ClusterQueue", values.cluster_queue, ClusterQueue, True),
-            ("cohorts", "Cohort", values.cohort, Cohort, True),
-            ("resourceflavors", "ResourceFlavor", values.flavor, Flavor, False),
-            ("topologies", "Topology", values.topology, Topology, False),
-            ("admissionchecks", "AdmissionCheck", values.admission_check, AdmissionCheck, False),
+        watch(ours(names, "Workload"), partial(decode.workload, names), self._on_workload)
+        for kind, convert, engine_class, keep in (
+            ("ClusterQueue", values.cluster_queue, ClusterQueue, True),
+            ("Cohort", values.cohort, Cohort, True),
+            ("ResourceFlavor", values.flavor, Flavor, False),
+            ("Topology", values.topology, Topology, False),
+            ("AdmissionCheck", values.admission_check, AdmissionCheck, False),
         ):
             watch(
-                ours(plural, kind),
+                ours(names, kind),
                 partial(decode.item, judged(kind, convert), names, keep_status=keep),
                 partial(self._on_item, engine_class),
                 optional=True,
             )
         watch(
-            ours("localqueues", "LocalQueue", namespaced=True),
+            ours(names, "LocalQueue"),
             partial(decode.item, judged("LocalQueue", values.local_queue), names, keep_status=True, keep_labels=True),
             partial(self._on_item, LocalQueue),
         )
-        watch(
-            ours("workloadpriorityclasses", "WorkloadPriorityClass"),
-            decode.priority_class,
-            partial(self._on_priority, True),
-            optional=True,
-        )
-        watch(
-            Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False),
-            decode.priority_class,
-            partial(self._on_priority, False),
-            optional=True,
-        )
-        watch(
-            Kind("", "v1", "namespaces", "Namespace", False),
-            partial(decode.item, values.namespace, names),
-            partial(self._on_item, Namespace),
-        )
+        for classes, are_ours in ((ours(names, "WorkloadPriorityClass"), True), (PRIORITY_CLASSES, False)):
+            watch(classes, decode.priority_class, partial(self._on_priority, are_ours), optional=True)
+        watch(NAMESPACES, partial(decode.item, values.namespace, names), partial(self._on_item, Namespace))
         watch(NODES, partial(decode.item, values.node, names), self._on_node)
-        watch(Kind("", "v1", "pods", "Pod"), partial(decode.pod, names), self._on_pod)
+        watch(PODS, partial(decode.pod, names), self._on_pod)
         limits = partial(self._on_rule_for_pods, self.world.defaults.limit_range_changed)
-        watch(Kind("", "v1", "limitranges", "LimitRange"), decode.plain, limits, optional=True)
+        watch(LIMIT_RANGES, decode.plain, limits, optional=True)
         quotas = partial(self._on_rule_for_pods, self.world.defaults.quota_changed)
-        watch(Kind("", "v1", "resourcequotas", "ResourceQuota"), decode.quota, quotas, optional=True, withheld=True)
-        watch(
-            Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False),
-            decode.plain,
-            self._on_runtime_class,
-            optional=True,
-        )
-        watch(
-            decode.SERVICE_ACCOUNTS,
-            decode.named,
-            self._on_account,
-            optional=True,
-            withheld=True,
-        )
+        watch(RESOURCE_QUOTAS, decode.quota, quotas, optional=True, withheld=True)
+        watch(RUNTIME_CLASSES, decode.plain, self._on_runtime_class, optional=True)
+        watch(SERVICE_ACCOUNTS, decode.named, self._on_account, optional=True, withheld=True)
         self.world.defaults.has_account = self._has_account
         for stored, convert_stored in decode.STORED:
             watch(stored, partial(decode.item, convert_stored, names), self._on_storage, optional=True, withheld=True)
@@ -425,16 +408,16 @@ class Controller:
                 self._tell_news(old, new)
         elif old is not None:
             self.world.job_lost(old)
-            if (seen := self._workload_of_uid(old.uid)) is not None:
+            if (seen := self.world.workload_of_uid(old.uid)) is not None:
                 self._sweep_soon(seen)
 
     def _tell_news(self, old: JobView, new: JobView) -> None:
         """Of what its owner wrote since, and nothing else looks at."""
-        key = (new.kind, new.namespace, new.name)
+        key = new.key
         if new.problems not in ((), old.problems) and not new.suspended:
             # It runs on as it was admitted; its owner may have meant to pause it.
             self.actuator.record(key, new, "Warning", INVALID_JOB, "; ".join(new.problems))
-        if new.unknown_keys != old.unknown_keys and self._workload_of_uid(new.uid) is not None:
+        if new.unknown_keys != old.unknown_keys and self.world.workload_of(key) is not None:
             self.actuator.tell_unknown_keys(key, new)
 
     def _on_workload(self, old: WorkloadSeen | None, new: WorkloadSeen | None) -> None:
@@ -567,9 +550,6 @@ class Controller:
         informer = self.informers.get(kind)
         if informer is not None and (isinstance(obj, bytes) or obj.get("metadata", {}).get("resourceVersion")):
             informer.learn(obj)
-
-    def _workload_of_uid(self, job_uid: str) -> WorkloadSeen | None:
-        return self.world.workload_of_uid(job_uid)
 
     # ------------------------------------------------------------ waking
 
@@ -1128,7 +1108,7 @@ class Controller:
     async def _leaves_pods(self, key: JobKey) -> bool:
         """Does a JobSet that is over, which says nothing of its pods, have some of which nothing was heard yet."""
         seen = self.world.workload_of(key)
-        if key[0] != JOBSET.name or seen is None or seen.view.value.admission is None:
+        if key[0] != JOBSET.kind or seen is None or seen.view.value.admission is None:
             return False
         return await self.actuator.unseen_pods(seen)
 

@@ -38,6 +38,16 @@ from admission.controller.answers import (
 )
 from admission.controller.line import Lines, Told
 from admission.controller.quotas import Forest, local_row
+from admission.controller.resources import (
+    LIMIT_RANGES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    of_jobs,
+    ours,
+)
 from admission.controller.standing import (
     NOTHING_RESERVED,
     advice_on,
@@ -45,9 +55,8 @@ from admission.controller.standing import (
     as_told,
     by_itself,
     by_objects,
-    condition_of,
     conditions_of,
-    newest,
+    current,
     owner_of,
     so_far,
     standing_of,
@@ -73,12 +82,13 @@ from admission.jobs.kinds import (
     JOBSET,
     JobKind,
     JobView,
+    condition_of,
+    labels_of,
     millis,
     name_of,
     namespace_of,
     obj,
     text,
-    texts,
     view,
     whole,
 )
@@ -86,10 +96,10 @@ from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.jobs.workload import build_workload
 from admission.kube.client import ApiError, Client, Forbidden, Kind, NotFound
 from admission.kube.events import EVENTS
+from admission.kube.lease import LEASES
 from admission.names import (
     INVALID_JOB,
     JOBS_HELD,
-    JOBSET_GROUP,
     JOBSET_NAME_LABEL,
     KUEUE_GROUP,
     MUSTER_GROUP,
@@ -105,13 +115,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
 
-NODES = Kind("", "v1", "nodes", "Node", False)
-LIMIT_RANGES = Kind("", "v1", "limitranges", "LimitRange")
-RESOURCE_QUOTAS = Kind("", "v1", "resourcequotas", "ResourceQuota")
-PODS = Kind("", "v1", "pods", "Pod")
-NAMESPACES = Kind("", "v1", "namespaces", "Namespace", False)
-PRIORITY_CLASSES = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
-LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 STALE_MS = 30_000
 """A lease that was not renewed for so long beyond its duration has no holder: clocks may differ by less."""
 
@@ -175,8 +178,9 @@ class Ask:
         """What was asked for and may not be seen, sorted."""
         return tuple(sorted(self._hidden))
 
-    def kind(self, plural: str, kind: str, *, namespaced: bool) -> Kind:
-        return Kind(self.names.group, self.names.version, plural, kind, namespaced)
+    def kind(self, kind: str) -> Kind:
+        """One of our kinds."""
+        return ours(self.names, kind)
 
     async def read_one(self, kind: Kind, name: str, namespace: str | None = None) -> Json | None:
         """The object; None when it is not there, and when it may not be seen (then it is noted)."""
@@ -258,10 +262,10 @@ class Ask:
         """(name, a word about it) of all "jobs" (JobSets among them), "localqueues" of a namespace, or of all
         "clusterqueues", "cohorts" or "namespaces": for completion by a shell."""
         kinds = {
-            "jobs": [resource_of(one) for one in JOB_KINDS],
+            "jobs": [of_jobs(one) for one in JOB_KINDS],
             "localqueues": [self.local_queues],
-            "clusterqueues": [self.kind("clusterqueues", "ClusterQueue", namespaced=False)],
-            "cohorts": [self.kind("cohorts", "Cohort", namespaced=False)],
+            "clusterqueues": [self.kind("ClusterQueue")],
+            "cohorts": [self.kind("Cohort")],
             "namespaces": [NAMESPACES],
         }[kind]
         lists = await asyncio.gather(*(self.read(one, namespace if one.namespaced else None) for one in kinds))
@@ -269,7 +273,7 @@ class Ask:
             (name_of(raw), one.kind if kind == "jobs" else "")
             for one, found in zip(kinds, lists, strict=True)
             for raw in found or ()
-            if kind != "jobs" or self.names.queue_label in texts(obj(raw.get("metadata")).get("labels"))
+            if kind != "jobs" or self.names.queue_label in labels_of(raw)
         ]
 
     # ------------------------------------------------------------ one job
@@ -279,7 +283,7 @@ class Ask:
         kind, raw = await self.job(wanted, namespace)
         job = view(kind, raw, self.names)
         workloads, events = await asyncio.gather(self.workloads_of(job), self._events(namespace, {job.uid}, {job.name}))
-        workload = newest(workloads)
+        workload = current(workloads)
         if workload is None:
             return await self._without_workload(kind, raw, job, events)
         uid = text(obj(workload.get("metadata")).get("uid"))
@@ -375,7 +379,7 @@ class Ask:
         """Whose controllers answer those checks that are not ready; "" where that may not be seen."""
         open_ = {check.name for check in checks if check.state is not CheckState.READY}
         hidden = dict(self._hidden)
-        found = await self.read(self.kind("admissionchecks", "AdmissionCheck", namespaced=False))
+        found = await self.read(self.kind("AdmissionCheck"))
         self._hidden = hidden  # it was not asked for
         whose = [
             f"{name_of(raw)} is for {text(obj(raw.get('spec')).get('controllerName'))} to answer"
@@ -388,7 +392,7 @@ class Ask:
         """Events about the Jobs of a JobSet; nothing of other kinds."""
         if kind is not JOBSET:
             return []
-        made = await self.read(resource_of(JOB), job.namespace, label_selector=f"{JOBSET_NAME_LABEL}={job.name}")
+        made = await self.read(of_jobs(JOB), job.namespace, label_selector=f"{JOBSET_NAME_LABEL}={job.name}")
         uids = {text(obj(raw.get("metadata")).get("uid")) for raw in made or ()}
         found = await self.read(EVENTS, job.namespace) if uids else ()
         return [event for event in found or () if text(obj(event.get("involvedObject")).get("uid")) in uids]
@@ -417,7 +421,7 @@ class Ask:
         return "; ".join(build_workload(kind, raw, self.names, limit_ranges=limit_ranges, quotas=quotas)[1])
 
     async def _without_workload(self, kind: JobKind, raw: Json, job: JobView, events: Sequence[Json]) -> Why:
-        refused = _refused(events)
+        refused = _last_said(events, INVALID_JOB)
         if (state := by_itself(job)) is State.UNMANAGED and job.suspended and refused:
             state = State.HELD  # without a label, where all jobs are
         standing = Standing(
@@ -496,26 +500,26 @@ class Ask:
             raise NotThere(f"{wanted} has no job to ask about: `muster jobs` says how it stands, and {whole} the rest")
         kinds = [kind for kind in JOB_KINDS if not said or said.lower().split(".")[0] in _called(kind)]
         if not kinds:
-            known = ", ".join(kind.name.lower() for kind in JOB_KINDS)
+            known = ", ".join(kind.kind.lower() for kind in JOB_KINDS)
             raise NotThere(
                 f"{said!r} is no kind of job that Muster governs: use one of {known}; a namespace is named by -n {said}"
             )
         for kind in kinds:
-            raw = await self.read_one(resource_of(kind), name, namespace)
+            raw = await self.read_one(of_jobs(kind), name, namespace)
             if raw is not None:
-                return kind, typed(raw, resource_of(kind))
+                return kind, typed(raw, of_jobs(kind))
         if self._hidden:
             raise NotSeen(f"you may not see {', '.join(self._hidden)}")
-        tried = " or ".join(kind.name for kind in kinds)
+        tried = " or ".join(kind.kind for kind in kinds)
         raise NotThere(f"there is no {tried} {name!r} in namespace {namespace!r}")
 
     @property
     def workloads(self) -> Kind:
-        return self.kind("workloads", "Workload", namespaced=True)
+        return self.kind("Workload")
 
     @property
     def local_queues(self) -> Kind:
-        return self.kind("localqueues", "LocalQueue", namespaced=True)
+        return self.kind("LocalQueue")
 
     async def workloads_of(self, job: JobView) -> list[Json]:
         found = await self.read(self.workloads, job.namespace, label_selector=f"{self.names.job_uid_label}={job.uid}")
@@ -539,8 +543,8 @@ class Ask:
     async def _forest(self) -> Forest | None:
         """None when ClusterQueues may not be seen."""
         queues, cohorts = await asyncio.gather(
-            self.read(self.kind("clusterqueues", "ClusterQueue", namespaced=False)),
-            self.read(self.kind("cohorts", "Cohort", namespaced=False)),
+            self.read(self.kind("ClusterQueue")),
+            self.read(self.kind("Cohort")),
         )
         return None if queues is None else Forest(queues, cohorts or (), self.names)
 
@@ -662,14 +666,14 @@ class Ask:
         selected = [(kind, key) for kind in JOB_KINDS for key in (self.names.queue_label, self.names.ungoverned_label)]
         workloads, *lists = await asyncio.gather(
             self.read(self.workloads, namespace),
-            *(self.read(resource_of(kind), namespace, label_selector=key) for kind, key in selected),
+            *(self.read(of_jobs(kind), namespace, label_selector=key) for kind, key in selected),
         )
         jobs: dict[str, JobView] = {}
         labels: dict[str, dict[str, str]] = {}
 
         def take(kind: JobKind, raw: Json) -> None:
             job = view(kind, raw, self.names)
-            jobs[job.uid], labels[job.uid] = job, texts(obj(raw.get("metadata")).get("labels"))
+            jobs[job.uid], labels[job.uid] = job, labels_of(raw)
 
         for (kind, _), found in zip(selected, lists, strict=True):
             for raw in found or ():
@@ -677,11 +681,11 @@ class Ask:
         read = [(raw, values.workload(raw, self.names)[0]) for raw in workloads or ()]
         # Where all jobs of a namespace are queued, some have no label to be listed by.
         left = {gang.job_uid: (owner_of(raw)[0], gang.namespace) for raw, gang in read if gang.job_uid not in jobs}
-        seen = {kind.name for (kind, _), found in zip(selected, lists, strict=True) if found is not None}
+        seen = {kind.kind for (kind, _), found in zip(selected, lists, strict=True) if found is not None}
         for kind in JOB_KINDS:
-            homes = {home for of_kind, home in left.values() if of_kind == kind.name} if kind.name in seen else ()
+            homes = {home for of_kind, home in left.values() if of_kind == kind.kind} if kind.kind in seen else ()
             where = namespace or (min(homes) if len(homes) == 1 else None)
-            for raw in (await self.read(resource_of(kind), where) or ()) if homes else ():
+            for raw in (await self.read(of_jobs(kind), where) or ()) if homes else ():
                 if text(obj(raw.get("metadata")).get("uid")) in left:
                     take(kind, raw)
         gangs = [
@@ -694,7 +698,7 @@ class Ask:
         ]
         told = {gang.job_uid for gang, *_ in gangs}
         alone = [
-            job for job in jobs.values() if job.uid not in told and (job.queue or job.kept_back) and not _of_jobset(job)
+            job for job in jobs.values() if job.uid not in told and (job.queue or job.kept_back) and not job.of_jobset
         ]
         if cluster_queue:
             targets = await self._targets(namespace)
@@ -710,7 +714,7 @@ class Ask:
 
     async def _known(self, cluster_queue: str, namespace: str | None) -> None:
         """Raises NotThere unless there is a ClusterQueue of this name."""
-        kind = self.kind("clusterqueues", "ClusterQueue", namespaced=False)
+        kind = self.kind("ClusterQueue")
         hidden = dict(self._hidden)
         if await self.read_one(kind, cluster_queue) is not None:
             return
@@ -754,8 +758,8 @@ class Ask:
             self.read(NODES),
             self.read(PODS),
             self.read(self.workloads),
-            self.read(self.kind("resourceflavors", "ResourceFlavor", namespaced=False)),
-            self.read(self.kind("topologies", "Topology", namespaced=False)),
+            self.read(self.kind("ResourceFlavor")),
+            self.read(self.kind("Topology")),
         )
         if raw_nodes is None:
             raise NotSeen("you may not see the nodes of this cluster (list nodes)")
@@ -781,7 +785,7 @@ class Ask:
             if kind.kind == CLASS:
                 self._hidden = hidden  # it matters only where there are some
                 if queues is None and any(isinstance(one, DeviceClass) and not one.resource for one in listed):
-                    queues = await self.read(self.kind("clusterqueues", "ClusterQueue", namespaced=False))
+                    queues = await self.read(self.kind("ClusterQueue"))
                 quotas.update(*(of_classes(values.cluster_queue(raw, self.names)[0]) for raw in queues or ()))
                 if not Devices(listed, rules, quotas).counting:
                     break
@@ -793,22 +797,8 @@ class Ask:
         """All that the linter looks at, as the cluster holds it."""
         from admission.api.lint import CLUSTER, Document
 
-        kinds = [
-            *(
-                self.kind(plural, kind, namespaced=kind == "LocalQueue")
-                for plural, kind in (
-                    ("clusterqueues", "ClusterQueue"),
-                    ("cohorts", "Cohort"),
-                    ("localqueues", "LocalQueue"),
-                    ("resourceflavors", "ResourceFlavor"),
-                    ("topologies", "Topology"),
-                    ("admissionchecks", "AdmissionCheck"),
-                )
-            ),
-            NODES,
-            NAMESPACES,
-            PRIORITY_CLASSES,
-        ]
+        of_quota = ("ClusterQueue", "Cohort", "LocalQueue", "ResourceFlavor", "Topology", "AdmissionCheck")
+        kinds = [*map(self.kind, of_quota), NODES, NAMESPACES, PRIORITY_CLASSES]
         lists = await asyncio.gather(*(self.read(kind) for kind in kinds))
         queues, *_ = lists
         devices = await self.devices(queues or ())
@@ -830,14 +820,6 @@ class Ask:
 # ---------------------------------------------------------------- reading objects
 
 
-def resource_of(kind: JobKind) -> Kind:
-    return Kind(kind.group, kind.version, kind.plural, kind.name)
-
-
-def _of_jobset(job: JobView) -> bool:
-    return job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
-
-
 QUEUE_KINDS = {
     "Cohort": ("cohort", "cohorts"),
     "ClusterQueue": ("clusterqueue", "clusterqueues", "cq", "mcq"),
@@ -847,7 +829,7 @@ QUEUE_KINDS = {
 
 
 def _called(kind: JobKind) -> tuple[str, ...]:
-    return (kind.name.lower(), kind.plural)
+    return (kind.kind.lower(), kind.plural)
 
 
 def typed(raw: Json, kind: Kind) -> Json:
@@ -899,12 +881,8 @@ def _history(job: Json, workload: Json, events: Iterable[Json]) -> tuple[Happeni
     return tuple(sorted(out, key=lambda happening: happening.at))
 
 
-def _refused(events: Iterable[Json]) -> str:
-    """What the controller said last of a job that it makes no Workload for."""
-    return _last_said(events, INVALID_JOB)
-
-
 def _last_said(events: Iterable[Json], *reasons: str) -> str:
+    """By Events with one of these reasons; "" where there is none."""
     said = [event for event in events if text(event.get("reason")) in reasons]
     return said_of(max(said, key=_stored))[1] if said else ""
 

@@ -116,13 +116,6 @@ def serves(have: Certificates, hosts: Sequence[str], now: datetime) -> bool:
     return leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc and _hosts(leaf) == set(hosts)
 
 
-def renew_at(have: Certificates) -> datetime:
-    """When `issue` will next have something to do."""
-    return min(
-        _renewal(x509.load_pem_x509_certificate(have.cert)), _renewal(x509.load_pem_x509_certificate(have.ca_cert))
-    )
-
-
 def _renewal(cert: x509.Certificate) -> datetime:
     life = cert.not_valid_after_utc - cert.not_valid_before_utc
     return cert.not_valid_before_utc + life * 2 / 3

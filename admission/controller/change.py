@@ -14,23 +14,15 @@ from enum import Enum
 from typing import Any
 
 from admission.controller.answers import State, plain
-from admission.controller.ask import (
-    LEASES,
-    NAMESPACES,
-    PODS,
-    Ask,
-    NotSeen,
-    NotThere,
-    resource_of,
-    typed,
-)
-from admission.controller.standing import newest
+from admission.controller.ask import QUEUE_KINDS, Ask, NotSeen, NotThere, typed
+from admission.controller.resources import NAMESPACES, PODS, QUOTA, of_jobs
+from admission.controller.standing import current, stop_policy_of
 from admission.engine.model import Detail
 from admission.jobs import pins
-from admission.jobs.kinds import DELETED, ENDED, JobKind, JobView, items, obj, objects, text, texts, view
+from admission.jobs.kinds import DELETED, ENDED, KIND_OF, JobKind, JobView, items, labels_of, obj, text, view
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, Kind, NotFound, Undeclared
-from admission.names import JOBSET_GROUP, Names
+from admission.kube.lease import LEASES
 
 Json = dict[str, Any]
 MANAGER = "muster-cli"
@@ -38,17 +30,6 @@ TOGETHER = 16
 """Writes under way at once."""
 LEAVES_S = 600.0
 """So long the pods of a gang that is queued again may take to end."""
-
-QUOTA_KINDS = (
-    ("Topology", "topologies", False),
-    ("ResourceFlavor", "resourceflavors", False),
-    ("AdmissionCheck", "admissionchecks", False),
-    ("WorkloadPriorityClass", "workloadpriorityclasses", False),
-    ("Cohort", "cohorts", False),
-    ("ClusterQueue", "clusterqueues", False),
-    ("LocalQueue", "localqueues", True),
-)
-"""(kind, plural, namespaced), in the order in which they can be created."""
 
 
 class Did(Enum):
@@ -93,14 +74,13 @@ class Changes:
 
 def queue_named(ask: Ask, said: str) -> tuple[Kind, str]:
     """A ClusterQueue by its name, or clusterqueue/NAME, localqueue/NAME, and their short forms. Raises NotThere."""
-    kind, slash, name = said.rpartition("/")
+    called, slash, name = said.rpartition("/")
     if not name:
         raise NotThere(f"{said!r} names no queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
-    if not slash or kind.lower() in ("clusterqueue", "clusterqueues", "cq", "mcq"):
-        return ask.kind("clusterqueues", "ClusterQueue", namespaced=False), name
-    if kind.lower() in ("localqueue", "localqueues", "lq", "mlq"):
-        return ask.local_queues, name
-    raise NotThere(f"{kind!r} is no kind of queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
+    for kind in ("ClusterQueue", "LocalQueue"):
+        if not slash or called.lower() in QUEUE_KINDS[kind]:
+            return ask.kind(kind), name
+    raise NotThere(f"{called!r} is no kind of queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
 
 
 async def admitted_in(ask: Ask, said: str, namespace: str) -> int:
@@ -126,7 +106,7 @@ async def stop_policy(ask: Ask, said: str, namespace: str, policy: str, *, dry_r
     path = kind.path(namespace, name)
     subject = f"{kind.kind.lower()}/{name}"
     where = namespace if kind.namespaced else ""
-    before = text(obj(raw.get("spec")).get("stopPolicy")) or "None"
+    before = stop_policy_of(raw) or "None"
     if before == policy:
         return Changes((Change(subject, Did.UNCHANGED, where, f"stopPolicy is {policy} already"),), dry_run)
     patch = {"spec": {"stopPolicy": policy}}
@@ -153,7 +133,7 @@ async def again(ask: Ask, wanted: str, namespace: str) -> Again:
     """What keeps a job out of the queue, or, of one that runs, that it would have to leave. Raises NotThere."""
     kind, raw = await ask.job(wanted, namespace)
     job = view(kind, raw, ask.names)
-    workload = newest(await ask.workloads_of(job))
+    workload = current(await ask.workloads_of(job))
     standing = (await ask.why(wanted, namespace)).standing
 
     def found(step: str, message: str) -> Again:
@@ -190,8 +170,7 @@ async def requeue(ask: Ask, what: Again, *, dry_run: bool, told: Callable[[str],
     """Do it. A job that runs is paused, and the pause is lifted once its room is free. Raises ApiError, and NotThere
     when its pods do not leave within ten minutes (the job is queued again all the same)."""
     job, names = what.view, ask.names
-    kind = next(kind for kind in JOB_KINDS if kind.name == job.kind)
-    path = resource_of(kind).path(job.namespace, job.name)
+    path = of_jobs(KIND_OF[job.kind]).path(job.namespace, job.name)
     subject = f"{job.kind.lower()}/{job.name}"
 
     async def pause(value: str | None) -> None:
@@ -242,7 +221,7 @@ async def _left(ask: Ask, job: JobView) -> None:
     try:
         async with asyncio.timeout(LEAVES_S):
             while True:
-                workload = newest(await ask.workloads_of(job))
+                workload = current(await ask.workloads_of(job))
                 if workload is None or "admission" not in obj(workload.get("status")):
                     return
                 await asyncio.sleep(0.5)
@@ -253,14 +232,10 @@ async def _left(ask: Ask, job: JobView) -> None:
 # ---------------------------------------------------------------- quota as files
 
 
-def _quota_kinds(names: Names) -> list[Kind]:
-    return [Kind(names.group, names.version, plural, kind, namespaced) for kind, plural, namespaced in QUOTA_KINDS]
-
-
 async def export(ask: Ask, namespace: str | None) -> tuple[list[Json], tuple[str, ...]]:
     """(all quota objects as one would write them, what may not be seen), in an order in which they can be applied.
     `namespace`: whose LocalQueues; None: those of all."""
-    kinds = _quota_kinds(ask.names)
+    kinds = list(map(ask.kind, QUOTA))
     lists = await asyncio.gather(*(ask.read(kind, namespace if kind.namespaced else None) for kind in kinds))
     out = [as_written(raw) for found in lists for raw in sorted(found or (), key=key_of)]
     return out, ask.hidden
@@ -287,7 +262,7 @@ async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool,
     """Apply quota objects (and Namespaces) server-side, each in the order in which it can be. An object whose fields
     somebody else manages is refused with their name, never taken from them; one of the kind `new`, if it is there
     already. Raises ApiError when nobody answers."""
-    kinds = {kind.kind: kind for kind in (NAMESPACES, *_quota_kinds(ask.names))}
+    kinds = {kind.kind: kind for kind in (NAMESPACES, *map(ask.kind, QUOTA))}
     order = list(kinds)
     rows: list[Change] = []
     coming = _namespaces_of(given)
@@ -321,14 +296,9 @@ async def create(ask: Ask, given: Sequence[Json], new: str, *, dry_run: bool) ->
 async def _put(
     ask: Ask, kind: Kind, one: Json, namespace: str, coming: set[str], *, dry_run: bool, new: bool
 ) -> Change:
-    meta = obj(one.get("metadata"))
-    if not text(meta.get("name")):
+    if not key_of(one)[1]:
         return Change(_subject(one), Did.REFUSED, message="it has no metadata.name")
-    where = (text(meta.get("namespace")) or namespace) if kind.namespaced else ""
-    path = kind.path(where, text(meta.get("name")))
-    wanted = as_written({**one, "apiVersion": kind.api_version, "kind": kind.kind})
-    if where:
-        wanted["metadata"]["namespace"] = where
+    where, path, wanted = _sent(kind, one, namespace)
     try:
         before: Json | None = typed(await ask.client.get(path), kind)
     except NotFound:
@@ -352,23 +322,29 @@ async def _put(
     return Change(_subject(one), Did.CHANGED if lines else Did.UNCHANGED, where, lines=lines)
 
 
+def _sent(kind: Kind, one: Json, namespace: str) -> tuple[str, str, Json]:
+    """(namespace, path, what is applied there) of an object; `namespace` counts where it names none."""
+    said, name = key_of(one)
+    where = (said or namespace) if kind.namespaced else ""
+    wanted = as_written({**one, "apiVersion": kind.api_version, "kind": kind.kind})
+    if where:
+        wanted["metadata"]["namespace"] = where
+    return where, kind.path(where, name), wanted
+
+
 async def as_applied(ask: Ask, given: Sequence[Json], namespace: str) -> tuple[list[Json], list[str]]:
     """(quota objects as the API server would store them, if they took the place of what is there; what it refuses, and
     why). Nothing is written, and who manages which fields does not matter. Raises ApiError when nobody answers."""
-    kinds = {kind.kind: kind for kind in (NAMESPACES, *_quota_kinds(ask.names))}
+    kinds = {kind.kind: kind for kind in (NAMESPACES, *map(ask.kind, QUOTA))}
     coming = _namespaces_of(given)
     stored: list[Json] = []
     refused: list[str] = []
     for one in given:
-        kind, meta = kinds.get(text(one.get("kind"))), obj(one.get("metadata"))
-        if kind is None or _group(one) not in ("", ask.names.group) or not text(meta.get("name")):
+        kind = kinds.get(text(one.get("kind")))
+        if kind is None or _group(one) not in ("", ask.names.group) or not key_of(one)[1]:
             refused.append(f"{_subject(one)}: not a quota object of {ask.names.group}")
             continue
-        where = (text(meta.get("namespace")) or namespace) if kind.namespaced else ""
-        wanted = as_written({**one, "apiVersion": kind.api_version, "kind": kind.kind})
-        if where:
-            wanted["metadata"]["namespace"] = where
-        path = kind.path(where, text(meta.get("name")))
+        where, path, wanted = _sent(kind, one, namespace)
         try:
             found = await ask.client.apply(path, wanted, manager=MANAGER, force=True, dry_run=True)
         except NotFound as error:
@@ -457,14 +433,13 @@ async def held_back(ask: Ask, namespace: str | None) -> list[tuple[JobKind, Json
     without a label by its Workload, or by the mark that it was held. Raises ApiError."""
     out: list[tuple[JobKind, Json]] = []
     found = await ask.read(ask.workloads, namespace) if await ask.served(ask.workloads) else ()
-    waiting = {texts(obj(raw.get("metadata")).get("labels")).get(ask.names.job_uid_label) for raw in found or ()}
+    waiting = {labels_of(raw).get(ask.names.job_uid_label) for raw in found or ()}
     for kind in JOB_KINDS:
-        resource = resource_of(kind)
+        resource = of_jobs(kind)
         for raw in (await ask.read(resource, namespace) or ()) if await ask.served(resource) else ():
             job = view(kind, raw, ask.names)
-            child = job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
             ours = job.labelled or job.started or job.kept_back or (job.suspended and job.uid in waiting)
-            if ours and job.finished is None and not child and not job.deleting:
+            if ours and job.finished is None and not job.of_jobset and not job.deleting:
                 out.append((kind, raw))
     return out
 
@@ -475,7 +450,7 @@ async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_ru
 
     The hold lets through who may admit and writes under the name of the controller's concern: both are meant here."""
     job, names = view(kind, raw, ask.names), ask.names
-    resource = resource_of(kind)
+    resource = of_jobs(kind)
     path = resource.path(job.namespace, job.name)
     change = Change(f"{job.kind.lower()}/{job.name}", Did.CHANGED, job.namespace)
     off = {names.queue_label: None} if unlabel and job.labelled else {}
@@ -531,14 +506,10 @@ async def _ungate(ask: Ask, job: JobView, *, dry_run: bool) -> int:
     if pods is None:
         raise NotSeen(f"runs on; you may not see whether its pods wait behind the gate {ask.names.topology_gate}")
     for pod in pods:
-        gates = objects(obj(pod.get("spec")).get("schedulingGates"))
-        index = next((i for i, gate in enumerate(gates) if gate.get("name") == ask.names.topology_gate), None)
-        if index is None:
-            continue
-        at = f"/spec/schedulingGates/{index}"
-        ops = [{"op": "test", "path": f"{at}/name", "value": ask.names.topology_gate}, {"op": "remove", "path": at}]
-        await ask.client.json_patch(PODS.path(*key_of(pod)), ops, dry_run=dry_run, field_manager=ask.names.job_manager)
-        done += 1
+        if off := pins.gate_off(pod, ask.names):
+            path = PODS.path(*key_of(pod))
+            await ask.client.json_patch(path, off, dry_run=dry_run, field_manager=ask.names.job_manager)
+            done += 1
     return done
 
 
@@ -546,7 +517,7 @@ async def kept(ask: Ask) -> list[tuple[Kind, Json]]:
     """The quota objects with the controller's finalizer, as far as `ask.hidden` says. Raises ApiError."""
     return [
         (kind, raw)
-        for kind in _quota_kinds(ask.names)
+        for kind in map(ask.kind, QUOTA)
         for raw in await ask.read(kind) or ()
         if ask.names.finalizer in items(obj(raw.get("metadata")).get("finalizers"))
     ]

@@ -42,11 +42,6 @@ def condition(status: dict[str, Any], kind: str) -> dict[str, Any] | None:
     return None
 
 
-def holds(status: dict[str, Any], kind: str) -> bool:
-    found = condition(status, kind)
-    return found is not None and found.get("status") == "True"
-
-
 def with_conditions(status: dict[str, Any], changes: Iterable[Condition], now: int, generation: int) -> dict[str, Any]:
     """`status` with each condition set; the others as they were. Only the fields that Muster owns are carried over."""
     out = {name: status[name] for name in _OURS if name in status}
@@ -64,17 +59,3 @@ def with_conditions(status: dict[str, Any], changes: Iterable[Condition], now: i
         entry.update(status=text, reason=reason, message=message[:MESSAGE_LIMIT], observedGeneration=generation)
     out["conditions"] = conditions
     return out
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Equal but for transition times and generations: no write is due."""
-
-    def bare(status: dict[str, Any]) -> dict[str, Any]:
-        out = {name: value for name, value in status.items() if name in _OURS and value not in (None, [], {})}
-        out["conditions"] = sorted(
-            (one["type"], one["status"], one.get("reason", ""), one.get("message", ""))
-            for one in status.get("conditions") or ()
-        )
-        return out
-
-    return bare(one) == bare(other)

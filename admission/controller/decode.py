@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -22,7 +21,7 @@ from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, WorkloadSeen
 from admission.engine.model import Pairs, PodSet
 from admission.jobs import devices, pins, values, volumes
-from admission.jobs.kinds import KINDS, JobKind, JobView, millis, obj, objects, texts, view
+from admission.jobs.kinds import KIND_OF, JobKind, JobView, labels_of, millis, obj, objects, view
 from admission.jobs.requests import of_jobset
 from admission.kube.client import Kind
 from admission.names import (
@@ -35,6 +34,8 @@ from admission.names import (
 
 V = TypeVar("V")
 K = TypeVar("K")
+Reader = Callable[[dict[str, Any], Names], tuple[Any, Sequence[str]]]
+"""Of `jobs.values`: what it understands of an object, and what had to be left out of that."""
 STORED = (
     (Kind("", "v1", "persistentvolumeclaims", volumes.CLAIM), volumes.claim),
     (Kind("", "v1", "persistentvolumes", volumes.VOLUME, False), volumes.volume),
@@ -52,7 +53,6 @@ CLAIM_TEMPLATES = (
     devices.claim_template,
 )
 """What pods ask for by claims."""
-SERVICE_ACCOUNTS = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
 
 
@@ -108,13 +108,6 @@ class Recent:
         """The object, if it is held in exactly this version."""
         held = self._raw.get(uid)
         return _decode(held[1]) if held is not None and held[0] == resource_version else None
-
-
-def milliseconds(stamp: str | None) -> int:
-    """RFC 3339, with or without fractions, as int ms since the epoch; 0 for nothing."""
-    if not stamp:
-        return 0
-    return round(datetime.fromisoformat(stamp).timestamp() * 1000)
 
 
 def job(kind: JobKind, names: Names, raw: msgspec.Raw, recent: Recent, *, every: bool = False) -> JobView:
@@ -214,7 +207,7 @@ def _read_pod_sets(names: Names, namespace: str, raw: bytes) -> PodSets:
 
 def _read_by_labels(template: dict[str, Any]) -> bool:
     """Do labels of its pods, or of others, say where they may stand."""
-    spec, labels = obj(template.get("spec")), texts(obj(template.get("metadata")).get("labels"))
+    spec, labels = obj(template.get("spec")), labels_of(template)
     return of_jobset(labels) or bool(spec.get("affinity")) or bool(spec.get("topologySpreadConstraints"))
 
 
@@ -285,7 +278,7 @@ def _controller(owners: list[dict[str, Any]]) -> tuple[str, str]:
     for ref in owners:
         if ref.get("controller"):
             kind, group = str(ref.get("kind", "")), str(ref.get("apiVersion", "")).rpartition("/")[0]
-            ours = next((one.group for one in KINDS if one.name == kind), group)
+            ours = KIND_OF[kind].group if kind in KIND_OF else group
             # Other groups have kinds of the same name.
             return kind if not group or group == ours else f"{kind}.{group}", str(ref.get("name", ""))
     return "", ""
@@ -461,7 +454,10 @@ def _pinned(spec: dict[str, Any]) -> str:
 
 
 def priority_class(raw: msgspec.Raw) -> PriorityClassSeen:
-    obj = _decode(raw)
+    return priority_class_of(_decode(raw))
+
+
+def priority_class_of(obj: dict[str, Any]) -> PriorityClassSeen:
     meta = obj["metadata"]
     return PriorityClassSeen(
         namespace="",
@@ -488,6 +484,18 @@ def quota(raw: msgspec.Raw) -> Item[dict[str, Any]]:
     """Of a ResourceQuota what it allows: its status changes with each pod."""
     obj = _decode(raw)
     return _item(obj, {"metadata": {"name": obj["metadata"]["name"]}, "spec": obj.get("spec") or {}})
+
+
+def judged(kind: str, read: Reader) -> Reader:
+    """A reader of `jobs.values` that also tells which rules of the kind the object breaks: API servers before 1.34 get
+    the kinds without their rules, and store what the others refuse."""
+    from admission.api.kinds import validate_object  # most controllers do without, and start sooner
+
+    def reader(raw: dict[str, Any], names: Names) -> tuple[Any, Sequence[str]]:
+        value, problems = read(raw, names)
+        return value, [*problems, *validate_object({**raw, "apiVersion": names.api_version, "kind": kind}, names)]
+
+    return reader
 
 
 def item(

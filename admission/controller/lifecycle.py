@@ -31,8 +31,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from admission.engine.model import Check, CheckState, Reason, StopPolicy, Value, Workload
-from admission.jobs.kinds import JOB, JOBSET, JobView
+from admission.engine.model import Check, CheckState, Key, Reason, StopPolicy, Value, Workload
+from admission.jobs.kinds import JOB, JOBSET, JobKey, JobView
 from admission.kube.clock import NOT_SET, SetAhead
 
 DEACTIVATED = Reason.DEACTIVATED.value
@@ -120,9 +120,9 @@ class PodTally:
     unplaced_message: str = ""
     out_of_stock: tuple[str, ...] = ()
     """Elastic flavors on which they wait for it."""
-    gated: tuple[tuple[str, str], ...] = ()
+    gated: tuple[Key, ...] = ()
     """(namespace, name) of pods that wait for their host behind our scheduling gate."""
-    stranded: tuple[tuple[str, str], ...] = ()
+    stranded: tuple[Key, ...] = ()
     """(namespace, name) of pods on nodes that are no longer in the reservation."""
     beyond: Beyond | None = None
     claims_more: str = ""
@@ -133,10 +133,10 @@ class PodTally:
     """What was found when it was last looked up who refuses those."""
     behind_since: int | None = None
     """Since when not all that are due are ready, after they were; as far as it was seen."""
-    stray: tuple[tuple[str, str], ...] = ()
+    stray: tuple[Key, ...] = ()
     """(namespace, name) of running pods that a suspended job would not stop: the Job that made them is gone or being
     deleted (its controller then stops nothing), or has let go of them."""
-    unled: tuple[tuple[str, str, str], ...] = ()
+    unled: tuple[JobKey, ...] = ()
     """Jobs that would go on making pods though their JobSet, which is gone or being deleted, is to stop."""
     strangers: int = 0
     """Pods that a Job of the gang owns, that are not done, and that its start did not make. They are in no other count,
@@ -247,8 +247,8 @@ class StartJob:
 class StopPods:
     """Stop what no controller stops: suspend these Jobs, delete these pods."""
 
-    jobs: tuple[tuple[str, str, str], ...]
-    pods: tuple[tuple[str, str], ...]
+    jobs: tuple[JobKey, ...]
+    pods: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class RemindController:
     minutes while it expects to see pods that it will not see (its watch was broken off while they came and went, or
     they were those of a Job of the same name before), and looks again when somebody changes the Job, and not sooner."""
 
-    jobs: tuple[tuple[str, str, str], ...]
+    jobs: tuple[JobKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ class RestoreJob:
 class RestoreChildren:
     """Take it out of these Jobs, too, which a JobSet has made: its controller adds to them and takes nothing back."""
 
-    jobs: tuple[tuple[str, str, str], ...]
+    jobs: tuple[JobKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ class EvictPods:
     """Other nodes were found: take the pods off the lost ones, by the Eviction API, so that their Job makes them
     anew."""
 
-    pods: tuple[tuple[str, str], ...]
+    pods: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +351,7 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Ungate:
-    pods: tuple[tuple[str, str], ...]
+    pods: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,14 +435,14 @@ class Sight:
     """Since when pods of it hold quota that they will not use again, with somebody waiting."""
     haunted: bool = False
     """Its Workload was deleted, and pods that it had admitted still hold what they were given."""
-    marked: tuple[tuple[str, str, str], ...] = ()
+    marked: tuple[JobKey, ...] = ()
     """Jobs of a JobSet that are to stop and whose templates still say what the start wrote into it."""
-    going: tuple[tuple[str, str, str], ...] = ()
+    going: tuple[JobKey, ...] = ()
     """Jobs of a JobSet that are not suspended."""
     unheard: int = 0
     """Jobs of a JobSet of which the job controller has not acknowledged the last start, or their stop if they are to
     stop."""
-    idle: tuple[tuple[tuple[str, str, str], int], ...] = ()
+    idle: tuple[tuple[JobKey, int], ...] = ()
     """Jobs (of a JobSet: its Jobs) that are to stop and have not, or that are to have more pods than they have, and
     since when that is seen, or the Job controller was last reminded of it."""
     required: tuple[str, ...] | None = None
@@ -466,6 +466,11 @@ class Next:
 
 
 NOTHING = Next()
+
+
+def earliest(*times: int | None) -> int | None:
+    """Of those that there are."""
+    return min((at for at in times if at is not None), default=None)
 
 
 def next_step(seen: Sight, settings: Settings, now: int) -> Next:
@@ -492,7 +497,7 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
     if job.ending is not None:
         return _ending(seen, job.ending, settings, now)
     if not seen.governed:
-        return _let_go(seen, settings, now)
+        return _ungoverned(seen, settings, now)
     if job.ungoverned and (job.labelled or workload is not None):
         return Next(MarkJob(False))
     if workload is None:
@@ -549,7 +554,7 @@ def _or_remind(seen: Sight, settings: Settings, now: int, at: int | None) -> Nex
     idle = tuple(job for job, then in due.items() if now >= then)
     if idle:
         return Next(RemindController(idle))
-    return Next(None, min((then for then in (at, *due.values()) if then is not None), default=None))
+    return Next(None, earliest(at, *due.values()))
 
 
 def _start(seen: Sight, settings: Settings, now: int) -> Next:
@@ -560,7 +565,7 @@ def _start(seen: Sight, settings: Settings, now: int) -> Next:
     assert workload is not None
     until = seen.set_ahead.now(workload.value.admitted_at) + settings.acknowledge_ms
     if (seen.going or pods.live) and now < until:
-        return Next(None, until if pods.lost_until is None else min(until, pods.lost_until))
+        return Next(None, earliest(until, pods.lost_until))
     return Next(StopPods(seen.going, ()) if seen.going else StartJob())
 
 
@@ -649,7 +654,7 @@ def _ending(seen: Sight, end: str, settings: Settings, now: int) -> Next:
     spare_at = _spare_at(seen, settings)
     if spare_at is not None and now >= spare_at:
         return Next(GiveBack(spare(job, workload.value)))
-    return Next(None, min((at for at in (spare_at, pods.lost_until) if at is not None), default=None))
+    return Next(None, earliest(spare_at, pods.lost_until))
 
 
 def _leaving(seen: Sight) -> Next:
@@ -709,7 +714,7 @@ def _spare_at(seen: Sight, settings: Settings) -> int | None:
     return None if since is None else seen.set_ahead.now(since) + settings.give_back_ms
 
 
-def _let_go(seen: Sight, settings: Settings, now: int) -> Next:
+def _ungoverned(seen: Sight, settings: Settings, now: int) -> Next:
     """A job that is no longer ours to govern (its label was taken off, its namespace is not governed any more, or jobs
     without a label are not): nothing of it stays reserved. It stays suspended, for many at once would start beside
     those that wait; what no label says is noted on it, so that it is found."""
@@ -760,8 +765,7 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     else:
         acknowledged = not active and (job.suspended_condition or not may_have_run)
     if pods.live or terminating > 0 or (may_have_run and seen.unheard) or not acknowledged:
-        times = (pods.lost_until, until if bounded and now < until else None)
-        return _or_remind(seen, settings, now, min((at for at in times if at is not None), default=None))
+        return _or_remind(seen, settings, now, earliest(pods.lost_until, until if bounded and now < until else None))
     children = RestoreChildren(seen.marked) if seen.marked and then is not None else None
     if children is not None and job.started:
         return Next(children)  # first, for with its own note a JobSet is let go, and may start them
@@ -1061,14 +1065,17 @@ def _deadline(seen: Sight, settings: Settings) -> int | None:
     """When a rule of `_own_eviction` could first hold with nothing else changing."""
     workload, pods = seen.workload, seen.pods
     assert workload is not None
-    times = [_ready_deadline(seen, settings)[0], _excess(seen, settings), _emptied(seen, settings)]
-    times.append(_runs_out_at(workload, seen.set_ahead))
-    if pods.unschedulable_since is not None:
-        times.append(seen.set_ahead.now(pods.unschedulable_since) + settings.unschedulable_ms)
-    times.append(seen.lost_at)
-    times.append(_spare_at(seen, settings))
-    times.append(_looks_for_refusal_at(seen, settings))
-    return min((at for at in times if at is not None), default=None)
+    since = pods.unschedulable_since
+    return earliest(
+        _ready_deadline(seen, settings)[0],
+        _excess(seen, settings),
+        _emptied(seen, settings),
+        _runs_out_at(workload, seen.set_ahead),
+        None if since is None else seen.set_ahead.now(since) + settings.unschedulable_ms,
+        seen.lost_at,
+        _spare_at(seen, settings),
+        _looks_for_refusal_at(seen, settings),
+    )
 
 
 def _differs(seen: Sight) -> bool:

@@ -18,23 +18,23 @@ from dataclasses import replace
 from typing import Any
 
 from admission.controller import change
-from admission.controller.ask import LEASES, NODES, Ask, resource_of
+from admission.controller.ask import Ask
 from admission.controller.change import Change, Changes, Did
-from admission.controller.standing import newest
+from admission.controller.resources import NODES, QUOTA, of_jobs, ours
+from admission.controller.standing import current, stop_policy_of
 from admission.controller.takeover import (
     KUEUE,
     Known,
     Managed,
-    current,
-    held,
     is_true,
     status_of,
     take_over,
 )
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import items, name_of, obj, objects, text, texts, view, whole
+from admission.jobs.kinds import items, labels_of, name_of, obj, objects, text, texts, view, whole
 from admission.kube.client import AlreadyExists, ApiError, Kind, NotFound
-from admission.names import ADMITTED, DEFAULT_QUEUE, FINISHED, JOBSET_GROUP, KUEUE_GROUP, Names
+from admission.kube.lease import LEASES
+from admission.names import ADMITTED, DEFAULT_QUEUE, FINISHED, KUEUE_GROUP, Names
 
 Json = dict[str, Any]
 MUSTER = Names()
@@ -42,11 +42,6 @@ ELSEWHERE = {
     "MultiKueueCluster": "Muster sends no jobs to other clusters",
     "MultiKueueConfig": "Muster sends no jobs to other clusters",
     "ProvisioningRequestConfig": "Muster makes no ProvisioningRequests",
-}
-_PLURALS = {
-    "MultiKueueCluster": "multikueueclusters",
-    "MultiKueueConfig": "multikueueconfigs",
-    "ProvisioningRequestConfig": "provisioningrequestconfigs",
 }
 _CONTROLLERS = {
     f"{KUEUE_GROUP}/multikueue": "Muster sends no jobs to other clusters",
@@ -57,7 +52,6 @@ _OLDER = {"Borrow": "MayStopSearch", "Preempt": "MayStopSearch"}
 """Values of spec.flavorFungibility in v1beta1."""
 _TRACKING = {"app.kubernetes.io/instance", "argocd.argoproj.io/instance", "argocd.argoproj.io/tracking-id"}
 """By these Argo CD knows what is of an application, and deletes of that what its repository does not have."""
-_KINDS = {kind for kind, _, _ in change.QUOTA_KINDS}
 _CRON_JOBS = Kind("batch", "v1", "cronjobs", "CronJob", True)
 _HOOKS = "admissionregistration.k8s.io"
 _WEBHOOKS = (
@@ -74,7 +68,7 @@ _HOOK_PATHS = tuple(f"/{verb}-{KUEUE_GROUP.replace('.', '-')}-" for verb in ("va
 
 def quota(given: Sequence[Json], names: Names | None = None) -> list[Json]:
     """Kueue's quota objects (v1beta1 or v1beta2) as Muster's; what Muster has no kind for is left as it is."""
-    return [_translated(one, names or Names()) if _of_kueue(one, _KINDS) else one for one in given]
+    return [_translated(one, names or Names()) if _of_kueue(one, QUOTA) else one for one in given]
 
 
 def _of_kueue(one: Json, kinds: Iterable[str]) -> bool:
@@ -154,7 +148,7 @@ async def from_files(ask: Ask, given: Sequence[Json], namespace: str, *, apply: 
 async def _lacking(ask: Ask) -> tuple[Change, ...]:
     """Why nothing can be carried over; nothing when it can."""
     subject, why = f"customresourcedefinition/workloads.{MUSTER.group}", ""
-    if not await ask.served(_kind(MUSTER, "Workload", "workloads", namespaced=True)):
+    if not await ask.served(ours(MUSTER, "Workload")):
         why = "Muster's CRDs are not installed: that is step 1 (kubectl apply --server-side -k crds)"
     elif ask.names.group != MUSTER.group:
         why = f"objects are carried over into {MUSTER.group} alone: leave out --api-group {ask.names.group}"
@@ -163,7 +157,7 @@ async def _lacking(ask: Ask) -> tuple[Change, ...]:
 
 async def _unread(ask: Ask) -> tuple[Change, ...]:
     """Why what Kueue has cannot be read; nothing when it can."""
-    kind = _kind(KUEUE, "Workload", "workloads", namespaced=True)
+    kind = ours(KUEUE, "Workload")
     if await ask.served(kind):
         return ()
     older = await ask.served(Kind(kind.group, "v1beta1", kind.plural, kind.kind, True))
@@ -172,19 +166,8 @@ async def _unread(ask: Ask) -> tuple[Change, ...]:
     return (Change(f"customresourcedefinition/workloads.{KUEUE_GROUP}", Did.REFUSED, message=why),)
 
 
-def _kind(names: Names, kind: str, plural: str, *, namespaced: bool) -> Kind:
-    return Kind(names.group, names.version, plural, kind, namespaced)
-
-
 async def _read(ask: Ask) -> dict[str, list[Json]]:
-    found: dict[str, list[Json]] = {}
-    for kind, plural, namespaced in (
-        *change.QUOTA_KINDS,
-        ("Workload", "workloads", True),
-        *((kind, _PLURALS[kind], False) for kind in ELSEWHERE),
-    ):
-        found[kind] = list(await ask.read(_kind(KUEUE, kind, plural, namespaced=namespaced), None) or ())
-    return found
+    return {kind: list(await ask.read(ours(KUEUE, kind)) or ()) for kind in (*QUOTA, "Workload", *ELSEWHERE)}
 
 
 async def _still_there(ask: Ask) -> list[Change]:
@@ -224,7 +207,7 @@ async def _still_runs(ask: Ask) -> list[Change]:
 
 
 def _is_kueues_manager(deployment: Json) -> bool:
-    labels = held(deployment, "labels")
+    labels = labels_of(deployment)
     return labels.get("app.kubernetes.io/name") == "kueue" or name_of(deployment).endswith("kueue-controller-manager")
 
 
@@ -262,7 +245,7 @@ async def _put_quota(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run
         if _of_kueue(one, ELSEWHERE)
     ]
     # Files may name checks that only the cluster has.
-    there = await ask.read(_kind(KUEUE, "AdmissionCheck", "admissionchecks", namespaced=False))
+    there = await ask.read(ours(KUEUE, "AdmissionCheck"))
     refused = _checks_of_kueue(translated, there or ())
     away = {row.subject for row in refused}  # they have their rows already
     put = await change.put(
@@ -271,7 +254,7 @@ async def _put_quota(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run
         namespace,
         dry_run=dry_run,
     )
-    nodes = [texts(obj(node.get("metadata")).get("labels")) for node in await ask.read(NODES) or ()]
+    nodes = [labels_of(node) for node in await ask.read(NODES) or ()]
     queues = await _cluster_queues(ask, given)
     rows += refused
     said = {(text(one.get("kind")).lower(), *change.key_of(one)): one for one in given}
@@ -309,26 +292,26 @@ def _given(row: Change, said: Mapping[tuple[str, str, str], Json]) -> Json:
 
 async def _cluster_queues(ask: Ask, given: Iterable[Json]) -> frozenset[str]:
     """Those that will be there."""
-    there = await ask.read(ask.kind("clusterqueues", "ClusterQueue", namespaced=False)) or ()
+    there = await ask.read(ask.kind("ClusterQueue")) or ()
     return frozenset(name_of(one) for one in (*there, *(one for one in given if one.get("kind") == "ClusterQueue")))
 
 
 async def _stopped(ask: Ask) -> dict[tuple[str, str, str], str]:
     """The stop policies of Muster's queues that are stopped, by (kind, namespace, name)."""
-    kinds = (ask.kind("clusterqueues", "ClusterQueue", namespaced=False), ask.local_queues)
-    said = {
-        (kind.kind.lower(), *change.key_of(one)): text(obj(one.get("spec")).get("stopPolicy"))
+    kinds = (ask.kind("ClusterQueue"), ask.local_queues)
+    return {
+        (kind.kind.lower(), *change.key_of(one)): policy
         for kind in kinds
         for one in await ask.read(kind) or ()
+        if (policy := stop_policy_of(one))
     }
-    return {queue: policy for queue, policy in said.items() if policy not in ("", "None")}
 
 
 def _if_stopped(row: Change, given: Json, stopped: Mapping[tuple[str, str, str], str]) -> Change:
     """A queue that was stopped on Muster's side alone, to go back to Kueue, stays so. given: Kueue's object."""
     kind, _, name = row.subject.partition("/")
     policy = stopped.get((kind, row.namespace, name))
-    if policy is None or text(obj(given.get("spec")).get("stopPolicy")) not in ("", "None"):
+    if policy is None or stop_policy_of(given):
         return row
     resume = f"muster resume {f'{kind}/{name} -n {row.namespace}' if row.namespace else name}"
     if policy == "Hold":
@@ -384,7 +367,7 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
     seen: set[str] = set()
     by_owner = _by_owner(workloads)
     ours = _by_owner(await ask.read(ask.workloads) or ())
-    classes = ask.kind("workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False)
+    classes = ask.kind("WorkloadPriorityClass")
     cluster_queues = await _cluster_queues(ask, found["ClusterQueue"])
     local_queues = {
         change.key_of(one): text(obj(one.get("spec")).get("clusterQueue"))
@@ -394,21 +377,20 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
         {key: "" if name in cluster_queues else name for key, name in local_queues.items()},
         frozenset(name_of(one) for one in (*found["WorkloadPriorityClass"], *(await ask.read(classes) or ()))),
     )
-    jobs = [(kind, raw) for kind in JOB_KINDS for raw in await ask.read(resource_of(kind)) or ()]
+    jobs = [(kind, raw) for kind in JOB_KINDS for raw in await ask.read(of_jobs(kind)) or ()]
     children = _by_owner(raw for _, raw in jobs)
     for kind, raw in jobs:
         job = view(kind, raw, KUEUE)
         seen.add(job.uid)
-        child = job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
         # Of a kind that Muster does not manage: its row is that of its owner's Workload.
-        child = child or (job.owner is not None and job.uid not in by_owner and job.owner[2] in by_owner)
+        child = job.of_jobset or (job.owner is not None and job.uid not in by_owner and job.owner[2] in by_owner)
         if not job.queue or job.finished is not None or child:
             continue
-        theirs = current(by_owner.get(job.uid, ()))
+        theirs = current(one for one in by_owner.get(job.uid, ()) if not is_true(one, FINISHED))
         if job.deleting:
             rows.append(Change(f"{job.kind.lower()}/{job.name}", Did.SKIPPED, job.namespace, _going(raw, theirs)))
             continue
-        mine = newest(ours.get(job.uid, ()))
+        mine = current(ours.get(job.uid, ()))
         managed.append(Managed(kind, raw, job, theirs, mine, tuple(children.get(job.uid, ()))))
     places = asyncio.Semaphore(change.TOGETHER)
 
@@ -456,7 +438,7 @@ async def _cron_jobs(ask: Ask) -> list[Change]:
     """Those that make jobs for Kueue. They are as their owners, or a GitOps tool, want them."""
     rows = []
     for one in await ask.read(_CRON_JOBS) or ():
-        labels = held(obj(obj(one.get("spec")).get("jobTemplate")), "labels")
+        labels = labels_of(obj(one.get("spec")).get("jobTemplate"))
         if labels.get(KUEUE.queue_label) and not labels.get(MUSTER.queue_label):
             where, name = change.key_of(one)
             why = f"its jobs name a queue of Kueue's alone, and would start at once: write {MUSTER.queue_label} into "
@@ -476,7 +458,7 @@ def _by_owner(given: Iterable[Json]) -> dict[str, list[Json]]:
 async def _job(ask: Ask, one: Managed, known: Known, *, dry_run: bool) -> Change:
     """One job that is not finished: its labels and annotations, and before them, where it runs, its Workload."""
     job, plan = one.view, take_over(one, known, ask.names)
-    subject, path = f"{job.kind.lower()}/{job.name}", resource_of(one.kind).path(job.namespace, job.name)
+    subject, path = f"{job.kind.lower()}/{job.name}", of_jobs(one.kind).path(job.namespace, job.name)
     if plan.refused:
         return Change(subject, Did.REFUSED, job.namespace, plan.refused)
     try:

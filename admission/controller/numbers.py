@@ -32,13 +32,6 @@ class Numbers:
             node = tree.cohort(seen.name)
             yield "Cohort", seen.name, state.cohort_numbers(seen.name), lent.get(node, {}) if node else {}
 
-    def queue_of(self, key: Key) -> str:
-        seen = self._controller.world.workloads.get(key)
-        if seen is None:
-            return ""
-        local = self._controller.state.local_queue((key[0], seen.view.value.queue))
-        return local.cluster_queue if local is not None else ""
-
     def waiting(self) -> Iterator[tuple[str, Why, float, Workload]]:
         controller, now = self._controller, self._controller.now()
         if not controller.leading:
@@ -48,7 +41,7 @@ class Numbers:
             if seen is not None and verdict.standing is not Standing.ADMITTED:  # its admission is being written
                 value = seen.view.value
                 seconds = max(0, now - max(value.created, value.evicted_at)) / 1000
-                yield self.queue_of(verdict.key), verdict.why, seconds, value
+                yield self.queue_of_gang(verdict.key), verdict.why, seconds, value
 
     def held_by(self, key: Key) -> tuple[Workload, float] | None:
         value = self._controller.state.workload(key)

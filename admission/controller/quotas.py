@@ -8,11 +8,11 @@ from typing import Any
 
 from admission import quantity
 from admission.controller.answers import QueueRow, Room
-from admission.controller.standing import condition_of
+from admission.controller.standing import stop_policy_of
 from admission.engine.model import FlavorResource, Usage
 from admission.engine.quota import QuotaNode, Tree
 from admission.jobs import values
-from admission.jobs.kinds import name_of, namespace_of, obj, objects, text, whole
+from admission.jobs.kinds import condition_of, name_of, namespace_of, obj, objects, text, whole
 from admission.names import Names
 
 Json = dict[str, Any]
@@ -66,7 +66,7 @@ class Forest:
             share=None if node.parent is None else node.share().value_status(),
             active=active and not node.in_cycle,
             why_not=why_not or ("its cohorts name each other in a circle" if node.in_cycle else ""),
-            stopped=_stopped(raw),
+            stopped=bool(stop_policy_of(raw)),
         )
         if node.is_queue:
             return [mine, *(replace(row, depth=depth + 1) for row in below.pop(node.name, ()))]
@@ -105,7 +105,7 @@ def local_row(raw: Json, target: str) -> QueueRow:
         admitted=whole(status.get("admittedWorkloads"), 0),
         active=active,
         why_not=why_not,
-        stopped=_stopped(raw),
+        stopped=bool(stop_policy_of(raw)),
     )
 
 
@@ -129,7 +129,3 @@ def _active(raw: Json) -> tuple[Json, bool, str]:
     condition = condition_of(raw, "Active")
     active = condition.get("status") != "False"
     return obj(raw.get("status")), active, "" if active else text(condition.get("message"))
-
-
-def _stopped(raw: Json) -> bool:
-    return obj(raw.get("spec")).get("stopPolicy") not in (None, "", "None")

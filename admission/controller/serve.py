@@ -20,8 +20,8 @@ from admission.api.config import Configuration
 from admission.controller import policies
 from admission.controller.actuate import Options
 from admission.controller.app import Controller
-from admission.controller.hold import Held, policies_bound, policies_served, prove
 from admission.controller.installation import Settings
+from admission.controller.proof import Held, policies_bound, policies_served, prove
 from admission.controller.rival import Rival, RivalLeads
 from admission.controller.setup import default_queue, looked_at, policy_settings, rules_of, settings_of, tuning_of
 from admission.jobs.hold import Identities

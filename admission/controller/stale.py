@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from admission.controller import queues
+from admission.controller import queue_status
 from admission.controller.conditions import Condition
 from admission.controller.decode import Item
+from admission.controller.resources import ours
 from admission.controller.statuses import Statuses
 from admission.engine.model import ClusterQueue, Cohort, LocalQueue, Rules, Workload
 from admission.engine.state import State
@@ -34,9 +35,9 @@ QueueName = tuple[str, str, str]
 """(ClusterQueue, LocalQueue or Cohort, namespace or "", name)."""
 QUEUES = (ClusterQueue, LocalQueue, Cohort)
 _STATUS_OF: dict[str, Callable[[State, Item[Any], int], dict[str, Any]]] = {
-    "ClusterQueue": queues.queue_status,
-    "LocalQueue": queues.local_queue_status,
-    "Cohort": queues.cohort_status,
+    "ClusterQueue": queue_status.queue_status,
+    "LocalQueue": queue_status.local_queue_status,
+    "Cohort": queue_status.cohort_status,
 }
 
 
@@ -144,7 +145,7 @@ class StaleQueues:
         if self._rules.usage_fairness is None:
             return None
         stored = [one for one in self._informers["LocalQueue"].store.values() if one.value is not None]
-        due = [at for one in stored if (at := queues.next_sample(self._state, one)) is not None]
+        due = [at for one in stored if (at := queue_status.next_sample(self._state, one)) is not None]
         return max(0.0, (min(due) - self._now()) / 1000) + 0.01 if due else None
 
     async def write(self, most: tuple[int, int] | None = None, group: asyncio.TaskGroup | None = None) -> int:
@@ -217,13 +218,13 @@ class StaleQueues:
             return None
         status: dict[str, Any] = _STATUS_OF[kind](self._state, seen, now)
         if kind == "ClusterQueue" and self.held is not None:
-            status = queues.with_hold(status, seen, self.held, now)
+            status = queue_status.with_hold(status, seen, self.held, now)
         status = self._statuses.stored(kind, status)
-        return status if queues.differs(seen.status, status) else None
+        return status if queue_status.differs(seen.status, status) else None
 
     async def _write_one(self, queue: QueueName, seen: Item[Any], status: dict[str, Any]) -> None:
         kind, _, name = queue
-        resource = Kind(self._names.group, self._names.version, f"{kind.lower()}s", kind, kind == "LocalQueue")
+        resource = ours(self._names, kind)
         self._written_at[queue] = time.monotonic()
         try:
             await self._write_status(resource, seen, status)

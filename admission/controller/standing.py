@@ -29,11 +29,13 @@ from admission.jobs.kinds import (
     ENDED,
     JobView,
     condition,
+    condition_of,
     leaving,
     millis,
     name_of,
     obj,
     objects,
+    runs,
     text,
     texts,
     whole,
@@ -45,12 +47,15 @@ _EVICTED_LAST = ". It was evicted last: "
 NOTHING_RESERVED = "Not suspended, and nothing is reserved for it"
 
 
-def newest(workloads: Iterable[Json]) -> Json | None:
-    """The Workload that counts, should there be several: one that is not finished, the youngest."""
+def current(workloads: Iterable[Json]) -> Json | None:
+    """The Workload that counts, should there be several, one that is not finished: by which its job runs (Kueue makes
+    another beside it where that grows), else one that holds quota, else the youngest."""
 
-    def rank(raw: Json) -> tuple[bool, int, str]:
+    def rank(raw: Json) -> tuple[bool, bool, bool, int, str]:
         return (
             condition(raw, FINISHED) is None,
+            condition(raw, ADMITTED) is not None and condition(raw, EVICTED) is None,
+            isinstance(obj(raw.get("status")).get("admission"), dict),
             millis(obj(raw.get("metadata")).get("creationTimestamp")),
             name_of(raw),
         )
@@ -62,16 +67,18 @@ def conditions_of(raw: Json) -> list[Json]:
     return objects(obj(raw.get("status")).get("conditions"))
 
 
-def condition_of(raw: Json, kind: str) -> Json:
-    return next((c for c in conditions_of(raw) if c.get("type") == kind), {})
-
-
 def owner_of(raw: Json) -> tuple[str, str]:
     """(kind, name) of the controller of an object."""
     for ref in objects(obj(raw.get("metadata")).get("ownerReferences")):
         if ref.get("controller") is True:
             return text(ref.get("kind")), text(ref.get("name"))
     return "", ""
+
+
+def stop_policy_of(queue: Json | None) -> str:
+    """Of a ClusterQueue or LocalQueue; "" where it is not stopped."""
+    said = text(obj(obj(queue).get("spec")).get("stopPolicy"))
+    return "" if said == "None" else said
 
 
 def by_itself(job: JobView) -> State:
@@ -103,8 +110,7 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
     ) is not None:
         state, shown = State.LEAVING, dict(zip(("reason", "message"), leaves, strict=True))
     elif value.admitted:
-        runs = job.runs if job is not None else not value.job_uid  # what is behind a bare one is not known
-        state, shown = (State.RUNNING if runs else State.STARTING), admitted
+        state, shown = (State.RUNNING if runs(value, job) else State.STARTING), admitted
     elif value.admission is not None:
         state, shown = State.RESERVED, reserved
     elif job is not None and not job.suspended:
@@ -120,13 +126,10 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
         message = sentence(model.Why(Reason.DEACTIVATED, Detail.PAUSED, subject=names.pause_label))
     if state is State.WAITING:
         since = max(millis(evicted.get("lastTransitionTime")), created) if value.evicted else created
-        if value.kept_by:
-            reason, detail = Reason.DEACTIVATED.value, Detail.WORKLOAD_DELETED.value
-            message = sentence(model.Why(Reason.DEACTIVATED, Detail.WORKLOAD_DELETED, subject=value.kept_by))
-        elif value.paused_by:
-            reason, detail = Reason.DEACTIVATED.value, Detail.PAUSED.value
-            message = sentence(model.Why(Reason.DEACTIVATED, Detail.PAUSED, subject=value.paused_by))
-        elif not value.active:
+        off = value.off
+        if off is not None and off.detail is not Detail.NONE:
+            reason, detail, message = off.reason.value, off.detail.value, sentence(off)
+        elif off is not None:
             reason, message = Reason.DEACTIVATED.value, "Its Workload is switched off (spec.active is false)"
             if text(evicted.get("reason")).startswith(Reason.DEACTIVATED.value):
                 message += f": {text(evicted.get('message'))}"
@@ -234,8 +237,7 @@ def as_stopped(standing: Standing, local: Json | None, cluster: Json | None) -> 
     if standing.reason == Reason.DEACTIVATED.value or standing.detail == Detail.BACKOFF.value:
         return standing
     for kind, raw in (("LocalQueue", local), ("ClusterQueue", cluster)):
-        policy = text(obj(obj(raw).get("spec")).get("stopPolicy"))
-        if policy not in ("", "None"):
+        if policy := stop_policy_of(raw):
             message = f"{kind} {name_of(obj(raw))} is stopped ({policy}); it waits until the stop policy is lifted"
             return replace(standing, reason=Reason.ON_HOLD.value, detail="", message=message)
     if cluster is None or standing.reason == Reason.GATED.value:

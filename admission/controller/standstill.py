@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-JobKey = tuple[str, str, str]
-"""(kind, namespace, name)"""
+from admission.jobs.kinds import JobKey
+
 WINDOW_MS = 30_000
 GANGS, NAMESPACES = 3, 2
 """So many gangs, of so many namespaces, are the fewest that are everybody."""

@@ -6,21 +6,22 @@ an import was there before, and the Jobs of a JobSet. Nothing here reads or writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 from admission.controller.change import MANAGER
 from admission.controller.conditions import condition
-from admission.controller.standing import newest
 from admission.jobs import values
 from admission.jobs.kinds import (
     JobKind,
     JobView,
     Operation,
+    annotations_of,
     at,
     completions_follow,
+    labels_of,
     millis,
     name_of,
     obj,
@@ -32,7 +33,7 @@ from admission.jobs.kinds import (
 )
 from admission.jobs.pins import pointer
 from admission.jobs.workload import build_workload, matches
-from admission.names import ADMITTED, EVICTED, FINISHED, KUEUE_GROUP, QUOTA_RESERVED, Names
+from admission.names import ADMITTED, EVICTED, KUEUE_GROUP, QUOTA_RESERVED, Names
 
 Json = dict[str, Any]
 Keys = dict[str, str | None]
@@ -110,7 +111,7 @@ def take_over(one: Managed, known: Known, names: Names) -> Takeover:
             outdated = one.ours
             lines.insert(0, "Workload: admitted -> - (Kueue has stopped the job since)")
     for place, wanted in (("labels", labels), ("annotations", annotations)):
-        had = held(one.raw, place)
+        had = _held(one.raw, place)
         lines += [
             f"metadata.{place}.{key}: {'taken off' if v is None else had.get(key, '-') + ' -> ' + v}"
             for key, v in wanted.items()
@@ -133,7 +134,7 @@ def _patch(one: Managed, fields: dict[str, Keys], template: list[Operation]) -> 
     return [
         *({"op": "test", "path": f"/metadata/{place}", "value": value} for place, value in exactly),
         *(
-            {"op": "add", "path": f"/metadata/{place}", "value": _merged(held(one.raw, place), said)}
+            {"op": "add", "path": f"/metadata/{place}", "value": _merged(_held(one.raw, place), said)}
             for place, said in fields.items()
         ),
         *template,
@@ -143,7 +144,7 @@ def _patch(one: Managed, fields: dict[str, Keys], template: list[Operation]) -> 
 def _carried(one: Managed, names: Names) -> bool:
     """Is it Muster's already, with what has to be known of it? Not so once Kueue has had it again."""
     ours, theirs = one.ours, one.theirs
-    if ours is None or names.queue_label not in held(one.raw, "labels") or _decided(theirs) > _decided(ours):
+    if ours is None or names.queue_label not in labels_of(one.raw) or _decided(theirs) > _decided(ours):
         return False
     if one.view.suspended:
         return True
@@ -171,14 +172,14 @@ def _written(raw: Json, labels: Keys, annotations: Keys, template: list[Operatio
         at(out, way)[last] = operation["value"]
     meta = obj(out.get("metadata"))
     for place, wanted in (("labels", labels), ("annotations", annotations)):
-        meta[place] = _merged(held(raw, place), wanted)
+        meta[place] = _merged(_held(raw, place), wanted)
     return out
 
 
 def _wanted(one: Managed, names: Names, *, carried: bool) -> tuple[Keys, Keys, list[str]]:
     """(labels, annotations, what to say of it) that are to be written to a job."""
     job, theirs = one.view, one.theirs
-    said, annotated = held(one.raw, "labels"), held(one.raw, "annotations")
+    said, annotated = labels_of(one.raw), annotations_of(one.raw)
     pairs = (
         (KUEUE.queue_label, names.queue_label),
         (KUEUE.priority_class_label, names.priority_class_label),
@@ -202,12 +203,12 @@ def _wanted(one: Managed, names: Names, *, carried: bool) -> tuple[Keys, Keys, l
             alone.append(f"{old} is not carried over: Muster would lower the parallelism alone, not the completions")
             continue
         annotations[new] = annotated[old]
-    notes = held(theirs, "annotations")
+    notes = annotations_of(theirs)
     if not job.suspended:
         # Left from when Muster had it: a pause would stop it, and what a start by Muster wrote was taken back by Kueue.
         labels |= {names.pause_label: None} if said.get(names.pause_label) == "true" else {}
         annotations |= {names.inverse_annotation: None} if names.inverse_annotation in annotated else {}
-        if any(held(part, "annotations").get(key) for part in _templates(one) for key in _topology(KUEUE)):
+        if any(annotations_of(part).get(key) for part in _templates(one) for key in KUEUE.topology_annotations):
             alone.append("the topology that its pod template asks for is not carried over: evicted later, it has none")
         return labels, annotations, ["goes on running", *alone]
     alone += [f"{old} of its Workload is not carried over" for old, _ in _of_workloads(names) if notes.get(old)]
@@ -249,10 +250,8 @@ def _why_not(one: Managed) -> str:
             return f"{why}: let Kueue put the template back, or take the gate out of it"
         for child in one.children:
             if left := _gates(obj(obj(child.get("spec")).get("template"))):
-                why = (
-                    f"its Job {name_of(child)} still has Kueue's gate {left[0]} in its pod template, and would keep it"
-                )
-                return f"{why}it: delete that Job, and the JobSet makes it anew"
+                why = f"its Job {name_of(child)} still has Kueue's gate {left[0]} in its pod template, and would keep"
+                return f"{why} it: delete that Job, and the JobSet makes it anew"
         return ""
     if theirs is None or not is_true(theirs, ADMITTED):
         why = "it runs, and Kueue has not admitted it: Muster would stop it"
@@ -285,28 +284,15 @@ def _of_workloads(names: Names) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _topology(names: Names) -> tuple[str, ...]:
-    """Annotations of a pod template that say where its pods may stand to each other."""
-    return (
-        names.required_topology_annotation,
-        names.preferred_topology_annotation,
-        names.unconstrained_topology_annotation,
-        names.slice_required_topology_annotation,
-        names.slice_size_annotation,
-        names.slice_layers_annotation,
-        names.group_name_annotation,
-    )
-
-
 def _template(one: Managed, names: Names) -> tuple[list[Operation], list[str]]:
     """(what to change in the pod templates of a job that waits, what differs)."""
     patch: list[Operation] = []
     lines: list[str] = []
     for slot in one.kind.slots(one.raw):
-        said, at = held(slot.template, "annotations"), ".".join(slot.path)
+        said, at = annotations_of(slot.template), ".".join(slot.path)
         wanted = {
             new: said[old]
-            for old, new in zip(_topology(KUEUE), _topology(names), strict=True)
+            for old, new in zip(KUEUE.topology_annotations, names.topology_annotations, strict=True)
             if said.get(old) and said.get(new) != said[old]
         }
         if wanted:
@@ -336,7 +322,7 @@ def _workload(one: Managed, after: Json, names: Names) -> tuple[Json | None, str
     )
     if problems:
         return None, "; ".join(problems)
-    notes = held(theirs, "annotations")
+    notes = annotations_of(theirs)
     made["metadata"]["annotations"] |= {new: notes[old] for old, new in _of_workloads(names) if old in notes}
     admission = dict(obj(status_of(theirs).get("admission")))
     # Its pods are where they are, and are counted there: nodes named here would be charged twice.
@@ -391,14 +377,7 @@ def _merged(had: dict[str, str], wanted: Keys) -> dict[str, str]:
     return {key: value for key, value in {**had, **wanted}.items() if value is not None}
 
 
-def current(workloads: Iterable[Json]) -> Json | None:
-    """The Workload by which a job stands. An elastic job that asks for more has a younger one that waits, beside the
-    one by which it runs."""
-    left = [one for one in workloads if not is_true(one, FINISHED)]
-    return newest([one for one in left if is_true(one, ADMITTED) and not is_true(one, EVICTED)] or left)
-
-
-def held(raw: Json | None, field: str) -> dict[str, str]:
+def _held(raw: Json | None, field: str) -> dict[str, str]:
     """Labels or annotations of an object, or of a pod template."""
     return texts(obj(obj(raw).get("metadata")).get(field))
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from admission.controller.change import Changes
     from admission.controller.whatif import Foreseen, Outlook
 
-FORMS = ("text", "wide", "json", "yaml", "name")
 _BAR = 20
 _COLOUR = {
     State.WAITING: "yellow",

@@ -14,8 +14,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from admission.controller.world import JobKey
 from admission.engine.model import Decision, Key
+from admission.jobs.kinds import JobKey
 
 FIRST_S, LONGEST_S = 0.1, 60.0
 KEEPS_ROOM_S = 5.0

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -62,11 +63,11 @@ class Webhook:
             ("/default-queues", self._default_queue),
             ("/mutate-jobs", self._mutate_job),
             ("/validate-jobs", self._validate_job),
-            ("/mutate-governed-jobs", self._mutate_governed),
-            ("/validate-governed-jobs", self._validate_governed),
+            ("/mutate-governed-jobs", partial(self._mutate_job, governed=True)),
+            ("/validate-governed-jobs", partial(self._validate_job, governed=True)),
             ("/mutate-pods", self._mutate_pod),
             ("/validate-pods", self._validate_pod),
-            ("/validate-governed-pods", self._validate_governed_pod),
+            ("/validate-governed-pods", partial(self._validate_pod, governed=True)),
             ("/validate-evictions", self._validate_eviction),
         ):
             self.app.router.add_post(path, self._handler(review))
@@ -134,12 +135,6 @@ class Webhook:
         )
         return refused or []
 
-    async def _mutate_governed(self, asked: Json) -> list[Operation] | str:
-        return await self._mutate_job(asked, governed=True)
-
-    async def _validate_governed(self, asked: Json) -> list[Operation] | str:
-        return await self._validate_job(asked, governed=True)
-
     async def _mutate_pod(self, asked: Json) -> list[Operation] | str:
         pod, _ = _objects(asked)
         try:
@@ -162,9 +157,6 @@ class Webhook:
             return []
         # Most pods are made by the Job controller; only for others does the right to admit matter.
         return refused(await self._caller(asked, of_pod=True)) or []
-
-    async def _validate_governed_pod(self, asked: Json) -> list[Operation] | str:
-        return await self._validate_pod(asked, governed=True)
 
     async def _validate_eviction(self, asked: Json) -> list[Operation] | str:
         options = obj(_objects(asked)[0].get("deleteOptions"))
@@ -190,8 +182,6 @@ def configurations(
     url: str = "",
     governed_namespaces: Mapping[str, Any] | None = None,
     defaulted_namespaces: Mapping[str, Any] | None = None,
-    exempt_namespaces: tuple[str, ...] = ("kube-system", "muster-system"),
-    labels: Mapping[str, str] | None = None,
 ) -> list[Json]:
     """The webhook configurations, both named `muster`. `service` is (namespace, name); without one `url` counts."""
     bundle = base64.b64encode(ca_bundle).decode()
@@ -215,7 +205,7 @@ def configurations(
 
     everywhere = {
         "matchExpressions": [
-            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(exempt_namespaces)}
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", "muster-system"]}
         ]
     }
 
@@ -298,7 +288,7 @@ def configurations(
         validating.append(
             hook("priorities", "/validate-governed-pods", created, **where, failurePolicy="Ignore", timeoutSeconds=2)
         )
-    meta = {"name": "muster", "labels": dict(labels or {"app.kubernetes.io/name": "muster"})}
+    meta = {"name": "muster", "labels": {"app.kubernetes.io/name": "muster"}}
     return [
         {
             "apiVersion": "admissionregistration.k8s.io/v1",

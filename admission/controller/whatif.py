@@ -20,19 +20,23 @@ from msgspec import structs
 
 from admission.api.reasons import advice_for
 from admission.controller.answers import Place, plain
-from admission.controller.ask import (
+from admission.controller.ask import Ask
+from admission.controller.change import as_applied
+from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED, priority_class_of
+from admission.controller.defaults import Defaults, named_in_vain
+from admission.controller.resources import (
     LIMIT_RANGES,
     NAMESPACES,
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    QUOTA,
     RESOURCE_QUOTAS,
-    Ask,
-    resource_of,
+    RUNTIME_CLASSES,
+    SERVICE_ACCOUNTS,
+    of_jobs,
 )
-from admission.controller.change import QUOTA_KINDS, as_applied
-from admission.controller.decode import CLAIM_TEMPLATES, LISTED, SERVICE_ACCOUNTS, STORED
-from admission.controller.defaults import named_in_vain
+from admission.controller.standing import owner_of, stop_policy_of
 from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
 from admission.engine.in_flight import written
@@ -72,6 +76,7 @@ from admission.jobs.kinds import (
     claims_made,
     device_classes,
     kind_of,
+    labels_of,
     name_of,
     namespace_of,
     obj,
@@ -79,17 +84,15 @@ from admission.jobs.kinds import (
     text,
     texts,
     view,
-    whole,
 )
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.workload import as_made, build_workload
-from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
+from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
 from admission.names import Names
 
 Json = dict[str, Any]
 _STEPS = 10_000
 _CYCLES = 100
-RUNTIME_CLASSES = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
 
 
 class Foresight(Enum):
@@ -208,12 +211,12 @@ async def foresee(
     cluster cannot be asked, ValueError for another kind of object."""
     kind = job_kind(manifest)
     where = namespace_of(manifest) or namespace
-    seen = Foreseen(where, name_of(manifest), kind.name, Foresight.UNKNOWN)
+    seen = Foreseen(where, name_of(manifest), kind.kind, Foresight.UNKNOWN)
     try:
-        made = await ask.client.create(resource_of(kind).path(where), manifest, dry_run=True)
+        made = await ask.client.create(of_jobs(kind).path(where), manifest, dry_run=True)
     except ApiError as error:
         return _refused(seen, error)
-    made = {**made, "apiVersion": kind.api_version, "kind": kind.name}
+    made = {**made, "apiVersion": kind.api_version, "kind": kind.kind}
     meta = obj(made.get("metadata"))
     label = texts(meta.get("labels")).get(ask.names.queue_label, "")
     outside = await _outside(ask, where, governed)
@@ -243,14 +246,14 @@ async def _outside(ask: Ask, namespace: str, governed: Governed) -> bool:
         found = await ask.client.get(NAMESPACES.path(None, namespace))
     except (Forbidden, NotFound):
         return False
-    labels = texts(obj(found.get("metadata")).get("labels"))
+    labels = labels_of(found)
     return not matches(governed.namespaces, {"kubernetes.io/metadata.name": namespace, **labels})
 
 
 async def create(ask: Ask, manifest: Json, seen: Foreseen, earlier: list[Earlier]) -> Foreseen:
     """Create a job that was foreseen; what is answered has the name that it got. Raises ApiError."""
     try:
-        made = await ask.client.create(resource_of(job_kind(manifest)).path(seen.namespace), manifest)
+        made = await ask.client.create(of_jobs(job_kind(manifest)).path(seen.namespace), manifest)
     except ApiError as error:
         return _refused(seen, error)
     done = replace(seen, name=name_of(made), created=True)
@@ -281,7 +284,7 @@ async def _jobs_refused(ask: Ask, made: Json, where: str) -> str:
             "spec": {**obj(job.get("spec")), "template": as_made(slot), "suspend": True},
         }
         try:
-            await ask.client.create(resource_of(JOB).path(where), one, dry_run=True)
+            await ask.client.create(of_jobs(JOB).path(where), one, dry_run=True)
         except ApiError as error:
             if isinstance(error, Forbidden | NotFound):
                 continue  # it is not the asker who makes them
@@ -304,8 +307,7 @@ async def _decided(
         cause = Cause(Reason.MISCONFIGURED, Detail.QUEUE_MISSING, subject=seen.queue)
         return _waits(seen, cause)
     seen = replace(seen, cluster_queue=text(obj(obj(local).get("spec")).get("clusterQueue")))
-    stop = text(obj(obj(local).get("spec")).get("stopPolicy"))
-    if stop not in ("", "None"):
+    if stop_policy_of(local):
         return _waits(seen, Cause(Reason.ON_HOLD, subject=f"LocalQueue {seen.queue}"))
 
     cluster = await _read(ask, seen.namespace, rules)
@@ -313,20 +315,20 @@ async def _decided(
         said = f"you may not see {hidden}, which say what devices its pods ask for; the queue is there"
         return replace(seen, answer=Foresight.UNKNOWN, message=said, hidden=ask.hidden)
     runtimes = cluster.found[RUNTIME_CLASSES.plural]
+    job = view(kind, made, names)
     value, problems = build_workload(
         kind,
         made,
         names,
         queue=seen.queue,
-        priority=_priority(made, kind, ask, cluster.of("workloadpriorityclasses"), cluster.of(PRIORITY_CLASSES.plural)),
+        priority=_priority(job, cluster),
         limit_ranges=cluster.of(LIMIT_RANGES.plural),
         quotas=cluster.of(RESOURCE_QUOTAS.plural),
         runtime_classes=None if runtimes is None else {name_of(raw): raw for raw in runtimes},
         devices=cluster.devices,
     )
-    there = (cluster.found[plural] for plural in ("workloadpriorityclasses", PRIORITY_CLASSES.plural))
+    there = (cluster.found[plural] for plural in (_OUR_CLASSES, PRIORITY_CLASSES.plural))
     ours, of_pods = (None if found is None else {name_of(raw) for raw in found} for found in there)
-    job = view(kind, made, names)
     vain = named_in_vain(job, ours, of_pods, await _accounts_lacking(ask, job))
     problems = (*vain, *problems)
     if problems:
@@ -363,6 +365,7 @@ _FOLDED: Mapping[str, Callable[..., Any]] = {
     "nodes": values.node,
 }
 """What decides about a job besides gangs and pods."""
+_OUR_CLASSES = "workloadpriorityclasses"
 _NEEDED = ("clusterqueues", "resourceflavors", "localqueues", "namespaces", "nodes", "workloads", "pods")
 """Without these nothing can be said. (Of the others there may be none.)"""
 
@@ -406,11 +409,11 @@ class _Cluster:
             if usage is not None:
                 running.append(usage)
                 if not usage.workload_uid:
-                    labels = tuple(sorted(texts(obj(raw.get("metadata")).get("labels")).items()))
+                    labels = tuple(sorted(labels_of(raw).items()))
                     standing["pod", *usage.key] = (Stand(usage.key[0], labels, (usage.node,)),)
         for usage in (*running, *self.devices.held(running)):
             state.apply(Put(usage))
-        labelled = {name_of(raw): texts(obj(raw.get("metadata")).get("labels")) for raw in self.of("nodes")}
+        labelled = {name_of(raw): labels_of(raw) for raw in self.of("nodes")}
         neighbours = Neighbours(standing.items, lambda node: labelled.get(node, {}))
         called: dict[Key, str] = {}
         for other, job in self.gangs:
@@ -437,18 +440,8 @@ class _Cluster:
 
 async def _read(ask: Ask, namespace: str | None, rules: Rules) -> _Cluster:
     """For a job of this namespace; None: of any."""
-
-    def ours(plural: str, kind: str) -> Kind:
-        return ask.kind(plural, kind, namespaced=False)
-
     kinds = (
-        ours("clusterqueues", "ClusterQueue"),
-        ours("cohorts", "Cohort"),
-        ours("resourceflavors", "ResourceFlavor"),
-        ours("topologies", "Topology"),
-        ours("admissionchecks", "AdmissionCheck"),
-        ours("workloadpriorityclasses", "WorkloadPriorityClass"),
-        ask.local_queues,
+        *map(ask.kind, QUOTA),
         ask.workloads,
         NAMESPACES,
         NODES,
@@ -589,7 +582,7 @@ async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules)
     stored = await _stored_of(ask, gangs)
     if any(cluster.found[plural] is None for plural in _NEEDED) or stored.unseen:
         return Outlook(known=False, hidden=ask.hidden)
-    kinds = {kind: plural for kind, plural, _ in QUOTA_KINDS} | {NAMESPACES.kind: NAMESPACES.plural}
+    kinds = {kind.kind: kind.plural for kind in (NAMESPACES, *map(ask.kind, QUOTA))}
     state, called = cluster.with_one_more(None, rules, stored, [])
     before = _to_rest(state, cluster, ask)
     changed = cluster.changed(stored_as, kinds)
@@ -709,25 +702,14 @@ def _waits(seen: Foreseen, cause: Cause) -> Foreseen:
 
 def _job_of(raw: Json) -> str:
     """A Workload by the job that it stands for."""
-    meta = obj(raw.get("metadata"))
-    owner: Json = next((ref for ref in objects(meta.get("ownerReferences")) if ref.get("controller") is True), {})
-    where = text(meta.get("namespace"))
-    return f"{text(owner.get('kind')) or 'Workload'} {where}/{text(owner.get('name')) or text(meta.get('name'))}"
+    kind, name = owner_of(raw)
+    return f"{kind or 'Workload'} {namespace_of(raw)}/{name or name_of(raw)}"
 
 
-def _priority(made: Json, kind: JobKind, ask: Ask, ours: Any, theirs: Any) -> int:
-    """As the controller counts it: of the WorkloadPriorityClass, else of the pods' PriorityClass, else the default."""
-
-    def value_of(classes: Any, wanted: str) -> int:
-        found: Json = next((raw for raw in classes if obj(raw.get("metadata")).get("name") == wanted), {})
-        value = found.get("value")
-        return value if isinstance(value, int) else 0
-
-    label = texts(obj(made.get("metadata")).get("labels")).get(ask.names.priority_class_label)
-    if label:
-        return value_of(ours, label)
-    for slot in kind.slots(made):
-        of_pods = text(obj(slot.template.get("spec")).get("priorityClassName"))
-        if of_pods:
-            return value_of(theirs, of_pods)
-    return next((whole(raw.get("value"), 0) for raw in theirs if raw.get("globalDefault") is True), 0)
+def _priority(job: JobView, cluster: _Cluster) -> int:
+    """As the controller counts it."""
+    defaults = Defaults(cluster.devices)
+    for plural, is_ours in ((_OUR_CLASSES, True), (PRIORITY_CLASSES.plural, False)):
+        for raw in cluster.of(plural):
+            defaults.priority_seen(priority_class_of(raw), ours=is_ours)
+    return defaults.priority(job)[0]

@@ -26,6 +26,7 @@ from admission.controller.lifecycle import (
     Sight,
     WorkloadView,
     bare_step,
+    earliest,
     ran_out,
     spare,
 )
@@ -57,15 +58,12 @@ from admission.engine.model import (
 from admission.engine.state import State
 from admission.engine.trial import required_checks
 from admission.jobs.devices import Devices, Listed, Touched, of_classes
-from admission.jobs.kinds import JOB, JOBSET, JobView
+from admission.jobs.kinds import JOB, JOBSET, KIND_OF, JobKey, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.values import LOST_TAINTS
 from admission.jobs.volumes import Source, Storage, Stored, names_claims
 from admission.kube.clock import NOT_SET, SetAhead
-from admission.names import HOSTNAME_LABEL, JOBSET_GROUP
-
-JobKey = tuple[str, str, str]
-"""(kind, namespace, name)."""
+from admission.names import HOSTNAME_LABEL
 
 Owner = tuple[str, str]
 """(namespace, uid) of a Job, a JobSet or a Workload."""
@@ -173,7 +171,7 @@ class World:
         default_queue: str = "",
         looked_at: LabelSelector | None = None,
         lost_after_ms: int = 120_000,
-        kinds: Collection[str] = (JOB.name, JOBSET.name),
+        kinds: Collection[str] = KIND_OF,
         set_ahead: Callable[[], SetAhead] = lambda: NOT_SET,
     ) -> None:
         self.set_ahead = set_ahead
@@ -314,7 +312,7 @@ class World:
         return replace(now, reserved_at=before.reserved_at, admitted_at=before.admitted_at) == before
 
     def job_seen(self, job: JobView) -> None:
-        key = (job.kind, job.namespace, job.name)
+        key = job.key
         old = self.jobs.get(key)
         if old is not None and old.uid != job.uid:
             self.job_lost(old)
@@ -333,13 +331,13 @@ class World:
             self._claiming.setdefault(asked, set()).add(key)
         if old is not None and old.owner != job.owner:
             self._part(old)
-        if job.owner is not None and _of_jobset(job):
+        if job.owner is not None and job.of_jobset:
             self._children.setdefault((job.namespace, job.owner[2]), set()).add(key)
             if old is None or _standing(old) != _standing(job):
                 self._wake_job(job.owner[2])
 
     def job_lost(self, job: JobView) -> None:
-        key = (job.kind, job.namespace, job.name)
+        key = job.key
         if (held := self.jobs.get(key)) is not None and held.uid == job.uid:
             del self.jobs[key]
             self._spare.pop(key, None)
@@ -359,13 +357,13 @@ class World:
 
     def _claims_no_more(self, job: JobView) -> None:
         for asked in _devices_asked(job):
-            discard(self._claiming, asked, (job.kind, job.namespace, job.name))
+            discard(self._claiming, asked, job.key)
 
     def _part(self, job: JobView) -> None:
         """A Job is no longer one of its JobSet's."""
         of = (job.namespace, "" if job.owner is None else job.owner[2])
         if of in self._children:
-            discard(self._children, of, (job.kind, job.namespace, job.name))
+            discard(self._children, of, job.key)
             self._wake_job(of[1])
 
     def workload_seen(self, seen: WorkloadSeen) -> None:
@@ -784,7 +782,7 @@ class World:
     def says_the_same(self, seen: WorkloadSeen, job: JobView) -> None:
         """With what is added to its pods now, the Workload would be no other."""
         self._same_defaults[seen.uid] = self.defaults.mark_of(job)
-        self._changed_job((job.kind, job.namespace, job.name))
+        self._changed_job(job.key)
 
     def priority_seen(self, seen: PriorityClassSeen, *, ours: bool) -> None:
         self.defaults.priority_seen(seen, ours=ours)
@@ -831,7 +829,7 @@ class World:
             tainted=tuple(sorted(tainted.items())),
             short=tuple(sorted((node, left) for node, left in bare.items() if node not in gone)),
             unnamed=tuple(sorted({*lost} - _nodes_of(workload.value))) if workload is not None and lost else (),
-            lost_at=min((at for at in (gone_until, bare_until) if at is not None), default=None),
+            lost_at=earliest(gone_until, bare_until),
             heard_since=self._silence.over_since,
             made_since=self.making.ended_at(key, now),
             placed_since=self.placing.ended_at(key, now),
@@ -852,10 +850,7 @@ class World:
 
     def workload_of(self, key: JobKey) -> WorkloadSeen | None:
         job = self.jobs.get(key)
-        if job is None:
-            return None
-        at = self._workload_of_job.get(job.uid)
-        return self.workloads.get(at) if at is not None else None
+        return None if job is None else self.workload_of_uid(job.uid)
 
     def place_of(self, job_uid: str) -> WorkloadSeen | None:
         """The Workload by which a job without one waited before it was lost; None: it has no place to come back to."""
@@ -927,11 +922,11 @@ class World:
 
     def governed(self, job: JobView) -> bool:
         """Does Muster queue this job itself? A child of a JobSet belongs to its parent."""
-        return not _of_jobset(job) and not self.outside(job) and bool(self.queue_of(job))
+        return not job.of_jobset and not self.outside(job) and bool(self.queue_of(job))
 
     def outside(self, job: JobView) -> bool:
         """Is it in a namespace whose jobs are not looked at? What a JobSet made is not asked."""
-        if self._looked_at is None or _of_jobset(job):
+        if self._looked_at is None or job.of_jobset:
             return False
         return not matches(self._looked_at, self.state.namespaces.get(job.namespace, {}))
 
@@ -987,7 +982,8 @@ class World:
         owned = self._pods_of_owner.get(owner, {})
         return [owned[key] for key in sorted(owned)]
 
-    def tally(self, job: JobView | None, workload: WorkloadSeen | None, now: int) -> PodTally:
+    def _counted(self, job: JobView | None, workload: WorkloadSeen | None) -> tuple[dict[Key, PodView], int]:
+        """Pods of a gang; and how many its Jobs own that its start did not make."""
         pods: dict[Key, PodView] = {}
         strangers = 0
         if job is not None:
@@ -1005,12 +1001,16 @@ class World:
             # Whoever may make pods may say that a Job owns one, or have it adopted by its labels.
             unmarked = [key for key, pod in pods.items() if not pod.workload_uid]
             strangers += sum(not pods.pop(key).done for key in unmarked)
+        return pods, strangers
+
+    def tally(self, job: JobView | None, workload: WorkloadSeen | None, now: int) -> PodTally:
+        pods, strangers = self._counted(job, workload)
         if not pods and not (job is not None and job.deleting):
             missing, behind = self._missing_since(job, workload, None, now), self._behind_since(job, workload, 0, now)
             refusal = self._refusal(job)
             if job is not None:
                 self._waits_to_be_placed(job, 0)
-                self._beyond.pop((job.kind, job.namespace, job.name), None)
+                self._beyond.pop(job.key, None)
             return PodTally(missing_since=missing, refusal=refusal, behind_since=behind, strangers=strangers)
         live = ready = last = lost = there = unscheduled = 0
         succeeded: Counter[str] = Counter()
@@ -1105,7 +1105,7 @@ class World:
         admission = workload.view.value.admission if workload is not None else None
         if job is None or workload is None or admission is None:
             return None
-        key = (job.kind, job.namespace, job.name)
+        key = job.key
         found = _beyond(sorted(at for times in made.values() for at in times), admission.pods)
         told = dict(workload.view.value.reclaimable)
         for given in admission.pod_sets:
@@ -1169,7 +1169,7 @@ class World:
         None where it has none, not even one that failed."""
         if job is None:
             return None
-        key = (job.kind, job.namespace, job.name)
+        key = job.key
         if workload is None or not self._runs(job, workload) or (there or 0) >= job.pods_expected:
             self._lacks_no_pods(key)
             return None
@@ -1185,7 +1185,7 @@ class World:
 
     def _waits_to_be_placed(self, job: JobView, since: int) -> None:
         """since: when the last of its pods was made that kube-scheduler has not looked at; 0: there is none."""
-        key = (job.kind, job.namespace, job.name)
+        key = job.key
         if since:
             self.placing.lacks(key, since)
         else:
@@ -1207,13 +1207,13 @@ class World:
             self._changed_job(key)
 
     def _refusal(self, job: JobView | None) -> Refusal | None:
-        return None if job is None else self._refusals.get((job.kind, job.namespace, job.name))
+        return None if job is None else self._refusals.get(job.key)
 
     def _behind_since(self, job: JobView | None, workload: WorkloadSeen | None, ready: int, now: int) -> int | None:
         """Since when a gang of which all pods were ready in this admission has fewer that are."""
         if job is None or workload is None:
             return None
-        key = (job.kind, job.namespace, job.name)
+        key = job.key
         admission = (workload.uid, workload.view.value.admitted_at)
         whole = ready + job.succeeded >= job.pods_at_once or (job.kind != JOBSET.kind and ready >= job.pods_expected)
         if self._runs(job, workload) and whole:
@@ -1263,7 +1263,7 @@ class World:
             return ()
         out = []
         for one in (job, *(self.jobs[key] for key in self._children_of(job))):
-            key = (one.kind, one.namespace, one.name)
+            key = one.key
             if one.kind == JOB.kind and one.suspended == job.suspended and _owed(one):
                 out.append((key, max(self._idle.setdefault(key, now), one.probed_ms)))
             else:
@@ -1568,10 +1568,6 @@ def _leaves_unstarted(job: JobView | None, workload: WorkloadSeen | None) -> boo
 
 def _counts(value: Workload) -> tuple[bool, bool, int]:
     return not value.finished, value.admission is not None, value.created
-
-
-def _of_jobset(job: JobView) -> bool:
-    return job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/") and job.owner[1] == JOBSET.kind
 
 
 def _heard(job: JobView, *, stop: bool = False) -> bool:

@@ -386,13 +386,6 @@ def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
             return have > bound if requirement.operator == "Gt" else have < bound
 
 
-def _explicit(topology: TopologyRequest | None) -> bool:
-    """Does a pod set itself ask for a placement by topology."""
-    return topology is not None and bool(
-        topology.required or topology.preferred or topology.unconstrained or topology.slice_required or topology.slices
-    )
-
-
 _NO_LEVELS = (
     "it must be within a level of a topology, which comes with a flavor, and gets none, for it asks for nothing "
     "that quota counts: ask for something that the ClusterQueue has quota for, or leave the annotation out"
@@ -885,7 +878,7 @@ class _Scan:
     def _topology_bars(self, pod_set: PodSet, flavor: Flavor, group: ResourceGroup) -> str:
         request = pod_set.topology
         by_nodes = self.rules.capacity_unless_elastic
-        if request is None or not _explicit(request):
+        if request is None or not request.explicit:
             # Kueue keeps flavors with a topology for pod sets that ask for one, unless all of the queue's have one.
             if flavor.topology and not by_nodes and not self.topology_only:
                 return "flavor is for placement by topology only"
@@ -989,7 +982,7 @@ class _Scan:
                 if devices and all(devices[name] for name in asked):
                     return None  # the nodes that bring them are made when they are needed
         else:
-            if not (_explicit(pod_set.topology) or self.topology_only):
+            if not ((pod_set.topology is not None and pod_set.topology.explicit) or self.topology_only):
                 return None
             if not any(self._has_topology(flavor.name) for group in self.queue.groups for flavor in group.flavors):
                 choice.error = "placement by topology is asked for, and no flavor of the queue has a topology"

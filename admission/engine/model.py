@@ -334,6 +334,16 @@ class TopologyRequest(Value, frozen=True):
     group: str = ""
     """Pod sets of one group share flavor and domain (leader and workers)."""
 
+    @property
+    def explicit(self) -> bool:
+        """Does it ask for a place, and not for the company of its group alone."""
+        return bool(self.required or self.preferred or self.unconstrained or self.slice_required or self.slices)
+
+    @property
+    def widest_slice(self) -> int:
+        """Pods of it; 1 where it asks for no slices."""
+        return self.slices[0][1] if self.slices else self.slice_size if self.slice_required else 1
+
 
 class Exclusive(Value, frozen=True):
     """JobSet's exclusive placement: all pods of a child job on nodes with one value of a label, each child job another
@@ -578,6 +588,15 @@ class Workload(Value, frozen=True):
         for pod_set in self.pod_sets:
             quantity.add(total, dict(pod_set.shape.requests), pod_set.count)
         return tuple(sorted(total.items()))
+
+    @property
+    def off(self) -> Why | None:
+        """Why it is not active; None while it is."""
+        if self.active:
+            return None
+        if self.kept_by:
+            return Why(Reason.DEACTIVATED, Detail.WORKLOAD_DELETED, subject=self.kept_by)
+        return Why(Reason.DEACTIVATED, Detail.PAUSED if self.paused_by else Detail.NONE, subject=self.paused_by)
 
     @property
     def unclear(self) -> str:

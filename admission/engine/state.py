@@ -184,10 +184,6 @@ class State:
         self._settle()
         return self._blocked.get(key)
 
-    def sleeping(self, key: Key) -> int | None:
-        """Until when a gang in backoff is left alone."""
-        return self._sleeping.get(key)
-
     @property
     def anybody_waits(self) -> bool:
         """Does any gang stand in line, set aside ones included?"""
@@ -721,10 +717,7 @@ class State:
 
     def _why_not(self, gang: Workload) -> Why | None:
         if not gang.active:
-            if gang.paused_by and not gang.kept_by:
-                return Why(Reason.DEACTIVATED, Detail.PAUSED, subject=gang.paused_by)
-            detail = Detail.WORKLOAD_DELETED if gang.kept_by else Detail.NONE
-            return Why(Reason.DEACTIVATED, detail, subject=gang.kept_by)
+            return gang.off
         if gang.gated:
             return Why(Reason.GATED, subject=gang.gated)
         if gang.unbound:
@@ -1065,8 +1058,7 @@ class State:
 
     def drift(self, part: int = 0, parts: int = 1) -> list[str]:
         """Differences between the book and the objects that it was made of; empty when all is well. `part` of `parts`:
-        of the nodes only these, and
-        the rest with the first of them."""
+        of the nodes only these, and the rest with the first of them."""
         if part % parts:
             return self.ledger.nodes.drift(part, parts)
         out = self.ledger.drift(part, parts)

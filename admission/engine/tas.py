@@ -24,12 +24,6 @@ from admission.engine.topology import Bools, Ints, Take
 from admission.names import HOSTNAME_LABEL
 
 
-def _explicit(request: TopologyRequest | None) -> bool:
-    return request is not None and bool(
-        request.required or request.preferred or request.unconstrained or request.slice_required or request.slices
-    )
-
-
 @dataclass(slots=True)
 class _Stand:
     """A pod set, and its leader, against the leaves of a topology."""
@@ -116,8 +110,8 @@ class Tas:
     def _ask(self, request: PlaceRequest, count: int, leader: PlaceRequest | None) -> Ask | str:
         asked = request.pod_set.topology
         levels = self._levels(request)
-        implied = not _explicit(asked)
         asked = asked or TopologyRequest()
+        implied = not asked.explicit
         sliced = bool(asked.slice_required or asked.slices)
         slice_only = sliced and not asked.required and not asked.preferred
         size, slice_key = 1, levels[-1]
@@ -334,7 +328,7 @@ class Tas:
         asked = request.pod_set.topology
         if not kept or asked is None:
             return None, request
-        size = asked.slices[0][1] if asked.slices else (asked.slice_size if asked.slice_required else 1)
+        size = asked.widest_slice
         tree = leaves.tree
         leaf = len(levels) - 1
 
@@ -394,7 +388,7 @@ class Tas:
             return None
         stood = sum(domain.count for domain in before.domains)
         asked = workers.pod_set.topology or TopologyRequest()
-        size = asked.slices[0][1] if asked.slices else (asked.slice_size if asked.slice_required else 1)
+        size = asked.widest_slice
         if size > 1 and (stood % size or workers.count % size):
             return None
         out: dict[str, TopologyAssignment] = {}

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from admission.engine.model import MUSTER, Claimed, ClusterQueue, Key, Node, PodUsage, Rules, drop, of_class_label
-from admission.jobs.kinds import Json, millis, name_of, namespace_of, obj, objects, text, texts, whole
+from admission.jobs.kinds import Json, annotations_of, millis, name_of, namespace_of, obj, objects, text, whole
 from admission.names import OF_DEVICE_CLASS, Names
 from admission.quantity import QuantityError, parse_plain, saturate
 
@@ -193,7 +193,7 @@ def resource_slice(raw: Json, names: Names) -> tuple[Slice, tuple[str, ...]]:
 def resource_claim(raw: Json, names: Names) -> tuple[Claim, tuple[str, ...]]:
     del names
     results = objects(obj(obj(obj(raw.get("status")).get("allocation")).get("devices")).get("results"))
-    notes = texts(obj(raw.get("metadata")).get("annotations"))
+    notes = annotations_of(raw)
     holds = [
         ((text(one.get("driver")), text(one.get("pool"))), text(one.get("device")))
         for one in results

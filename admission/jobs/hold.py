@@ -18,7 +18,7 @@ they repeat. An administrator who does mean it says `--field-manager`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,9 +30,11 @@ from admission.jobs.kinds import (
     JobView,
     Json,
     Operation,
+    annotations_of,
     digits,
     items,
     kind_of,
+    labels_of,
     obj,
     objects,
     text,
@@ -224,14 +226,6 @@ def not_queued(job: JobView, names: Names) -> str:
 # ---------------------------------------------------------------- jobs
 
 
-def _labels(job: Json | None) -> Mapping[str, str]:
-    return texts(obj(obj(job).get("metadata")).get("labels"))
-
-
-def _annotations(job: Json | None) -> Mapping[str, str]:
-    return texts(obj(obj(job).get("metadata")).get("annotations"))
-
-
 def _suspended(job: Json | None) -> bool:
     return obj(obj(job).get("spec")).get("suspend") is True
 
@@ -251,14 +245,14 @@ def _is_marked(job: Json | None, names: Names) -> bool:
     """Does the template of a Job carry our marker? So does that of a JobSet's child, and it still does when somebody
     took the JobSet from it."""
     template = obj(obj(obj(job).get("spec")).get("template"))
-    return names.managed_label in texts(obj(template.get("metadata")).get("labels"))
+    return names.managed_label in labels_of(template)
 
 
 def _is_held(old: Json | None, new: Json, caller: Caller, names: Names, identities: Identities, governed: bool) -> bool:
     """Is `spec.suspend` of this job ours to say, in this request?"""
     if caller.is_us(names) and old is not None:
         return False
-    if names.queue_label in _labels(new) or (old is not None and names.queue_label in _labels(old)):
+    if names.queue_label in labels_of(new) or (old is not None and names.queue_label in labels_of(old)):
         return True
     if old is not None and (_is_child(old) or _is_marked(old, names)) and not caller.is_jobset_controller(identities):
         return True
@@ -269,7 +263,7 @@ def default_queue(new: Json, names: Names) -> list[Operation]:
     """JSON patch that puts a Job or JobSet into the LocalQueue `default`, which its namespace has, as it is created.
     None for one whose queue label names another, or with an owner of QUEUED_OWNERS."""
     references = objects(obj(new.get("metadata")).get("ownerReferences"))
-    if _labels(new).get(names.queue_label) or any(_is_queued_owner(ref) for ref in references):
+    if labels_of(new).get(names.queue_label) or any(_is_queued_owner(ref) for ref in references):
         return []
     patch: list[Operation] = []
     if not isinstance(obj(new.get("metadata")).get("labels"), dict):
@@ -315,7 +309,7 @@ def _as_it_was_given(old: Json, new: Json, names: Names) -> list[Operation]:
     if (
         given is None
         or given == written
-        or as_written(written) not in _annotations(old).get(names.inverse_annotation, "")
+        or as_written(written) not in annotations_of(old).get(names.inverse_annotation, "")
     ):
         return []
     return [{"op": "add", "path": "/spec/parallelism", "value": given}]
@@ -329,12 +323,12 @@ def _put_back(old: Json, new: Json, names: Names) -> list[Operation]:
     keys are still there they are not put back, and a change of the owner's is theirs to answer for. JobSet's webhook
     writes the amounts of one that is created anew (2 becomes "2", 1024Mi 1Gi), and lets stand what is applied later.
     """
-    note = _annotations(old).get(names.inverse_annotation)
+    note = annotations_of(old).get(names.inverse_annotation)
     if note is None:
         return []
     before = {text(e.get("name")): e for e in objects(obj(old.get("spec")).get("replicatedJobs"))}
     patch: list[Operation] = []
-    if names.inverse_annotation not in _annotations(new):
+    if names.inverse_annotation not in annotations_of(new):
         if isinstance(obj(new.get("metadata")).get("annotations"), dict):
             path = pointer(("metadata", "annotations", names.inverse_annotation))
             patch.append({"op": "add", "path": path, "value": note})
@@ -387,10 +381,7 @@ def _child_templates(kind: JobKind, job: Json | None) -> dict[str, Json]:
         return {}
     if kind is JOB:
         return {"": obj(obj(job.get("spec")).get("template"))}
-    return {
-        text(entry.get("name")): obj(obj(obj(entry.get("template")).get("spec")).get("template"))
-        for entry in objects(obj(job.get("spec")).get("replicatedJobs"))
-    }
+    return {text(entry.get("name")): _inner(entry) for entry in objects(obj(job.get("spec")).get("replicatedJobs"))}
 
 
 def _reserved(template: Json, names: Names) -> dict[str, str]:
@@ -407,17 +398,13 @@ def _reserved(template: Json, names: Names) -> dict[str, str]:
 def _is_restored(old: Json | None, new: Json, caller: Caller, names: Names) -> bool:
     """Is it made as it was while it ran, as a backup has it? Held, it is put back by the note that it carries. A note
     may say anything of the job: nobody else's is believed."""
-    noted = names.inverse_annotation in _annotations(new)
+    noted = names.inverse_annotation in annotations_of(new)
     return old is None and noted and _suspended(new) and caller.may_admit
 
 
 def _queue_labels_inside(job: Json | None, names: Names) -> set[str]:
     entries = objects(obj(obj(job).get("spec")).get("replicatedJobs"))
-    return {
-        text(entry.get("name"))
-        for entry in entries
-        if names.queue_label in texts(obj(obj(entry.get("template")).get("metadata")).get("labels"))
-    }
+    return {text(entry.get("name")) for entry in entries if names.queue_label in labels_of(entry.get("template"))}
 
 
 def _owners(raw: Json) -> list[object]:
@@ -426,7 +413,7 @@ def _owners(raw: Json) -> list[object]:
 
 def _place_in_set(raw: Json) -> dict[str, str]:
     """By what JobSet's controller counts a Job of a JobSet, and says of what is done, so that its quota is free."""
-    return {key: said for key, said in _labels(raw).items() if key.startswith(JOBSET_LABELS)}
+    return {key: said for key, said in labels_of(raw).items() if key.startswith(JOBSET_LABELS)}
 
 
 def _sizes(kind: JobKind, job: Json) -> object:
@@ -456,7 +443,7 @@ def validate_job(
         return None
     say = Messages(names)
     jobset_controller = caller.is_jobset_controller(identities)
-    queue, had = _labels(new).get(names.queue_label), _labels(old).get(names.queue_label)
+    queue, had = labels_of(new).get(names.queue_label), labels_of(old).get(names.queue_label)
     if queue == "" and had != "":
         return say.empty_label
     if _is_held(old, new, caller, names, identities, governed):
@@ -464,11 +451,11 @@ def validate_job(
             return say.created_running
         if old is not None and _suspended(old) and not _suspended(new):
             return say.child if had is None and queue is None and _is_child(old) else say.started
-    holds = old is not None and (names.inverse_annotation in _annotations(old) or not _suspended(old))
+    holds = old is not None and (names.inverse_annotation in annotations_of(old) or not _suspended(old))
     if old is not None and queue != had and holds:
         return say.label
-    limit, was = (_labels(one).get(names.max_exec_time_label, "") for one in (new, old))
-    if limit != was and _annotations(old).get(names.inverse_annotation):
+    limit, was = (labels_of(one).get(names.max_exec_time_label, "") for one in (new, old))
+    if limit != was and annotations_of(old).get(names.inverse_annotation):
         return say.limit
     if _queue_labels_inside(new, names) - _queue_labels_inside(old, names):
         return say.template_label
@@ -477,7 +464,7 @@ def validate_job(
         if not kept:
             return say.child_frozen
     started = old is not None and (
-        names.inverse_annotation in _annotations(old)
+        names.inverse_annotation in annotations_of(old)
         or (kind is JOB and _is_marked(old, names) and not caller.writes_children(identities))
     )
     if old is not None and started and _sizes(kind, old) != _sizes(kind, new):
@@ -488,7 +475,7 @@ def validate_job(
         for name, template in _child_templates(kind, new).items():
             if not _reserved(template, names).items() <= before.get(name, {}).items():
                 return say.reserved
-    noted, was_noted = (_annotations(one).get(names.inverse_annotation) for one in (new, old))
+    noted, was_noted = (annotations_of(one).get(names.inverse_annotation) for one in (new, old))
     if noted != was_noted and not restored:
         return say.inverse
     if queue is not None or governed:
@@ -505,7 +492,7 @@ class UnpinnableError(Exception):
 
 
 def is_managed(pod: Json | None, names: Names) -> bool:
-    return names.managed_label in _labels(pod)
+    return names.managed_label in labels_of(pod)
 
 
 def _has_job(pod: Json) -> bool:
@@ -590,7 +577,7 @@ def _resources(pod: Json) -> list[object]:
 
 def _belonging(pod: Json, names: Names) -> object:
     """What says whose pod it is: without any of it the pod would run on, and count for nobody."""
-    labels, notes = _labels(pod), _annotations(pod)
+    labels, notes = labels_of(pod), annotations_of(pod)
     return (
         _owners(pod),
         JOB_TRACKING_FINALIZER in items(obj(pod.get("metadata")).get("finalizers")),
@@ -600,7 +587,7 @@ def _belonging(pod: Json, names: Names) -> object:
 
 
 def _has_pin(pod: Json, names: Names) -> bool:
-    notes, spec = _annotations(pod), obj(pod.get("spec"))
+    notes, spec = annotations_of(pod), obj(pod.get("spec"))
     if notes.get(names.pinned_annotation) != "true" or names.hosts_annotation in notes:
         return False
     if spec.get("priorityClassName") != names.priority_class:
@@ -629,7 +616,7 @@ def validate_pod(
     if old is not None:
         if caller.may_admit or not (is_managed(old, names) or is_managed(pod, names)):
             return None
-        same = all(_labels(old).get(key) == _labels(pod).get(key) for key in template_labels(names))
+        same = all(labels_of(old).get(key) == labels_of(pod).get(key) for key in template_labels(names))
         if not same or is_gated(old, names) != is_gated(pod, names):
             return say.pod_gate
         if _resources(old) != _resources(pod):

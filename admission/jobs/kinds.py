@@ -40,6 +40,9 @@ Json = dict[str, Any]
 Operation = dict[str, Any]
 """One operation of a JSON patch."""
 
+JobKey = tuple[str, str, str]
+"""(kind, namespace, name)."""
+
 MAIN = "main"
 """Name of the pod set of a kind that has only one."""
 
@@ -116,7 +119,7 @@ class Outcome:
 class JobKind:
     """A kind of job. `slots` and `outcome` read an object in its owner's form."""
 
-    name: str
+    kind: str
     group: str
     version: str
     plural: str
@@ -134,10 +137,6 @@ class JobKind:
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}"
-
-    @property
-    def kind(self) -> str:
-        return self.name
 
 
 class JobView(Value, frozen=True):
@@ -230,6 +229,15 @@ class JobView(Value, frozen=True):
     """What it says by labels and annotations of our group that says nothing where it stands, in words."""
 
     @property
+    def key(self) -> JobKey:
+        return self.kind, self.namespace, self.name
+
+    @property
+    def of_jobset(self) -> bool:
+        """Did JobSet's controller make it."""
+        return self.owner is not None and self.owner[1] == JOBSET.kind and self.owner[0].startswith(f"{JOBSET_GROUP}/")
+
+    @property
     def runs(self) -> bool:
         """Is it started, and every pod that is due ready."""
         return not self.suspended and self.ready >= self.pods_expected
@@ -243,6 +251,11 @@ class JobView(Value, frozen=True):
     def kept_back(self) -> bool:
         """We hold it, or have held it and nobody started it since: whether it is queued or not."""
         return self.suspended and (self.labelled or self.ungoverned)
+
+
+def runs(value: Workload, job: JobView | None) -> bool:
+    """Does an admitted gang run. What is behind a bare Workload is not known, and is taken to."""
+    return job.runs if job is not None else not value.job_uid
 
 
 DELETED = "Deleted"
@@ -354,6 +367,15 @@ def namespace_of(raw: Json) -> str:
     return text(obj(raw.get("metadata")).get("namespace"))
 
 
+def labels_of(raw: Json | None) -> dict[str, str]:
+    """Of an object or a pod template."""
+    return texts(obj(obj(raw).get("metadata")).get("labels"))
+
+
+def annotations_of(raw: Json | None) -> dict[str, str]:
+    return texts(obj(obj(raw).get("metadata")).get("annotations"))
+
+
 def millis(stamp: Any) -> int:
     """An RFC 3339 time as ms since the epoch; 0 for anything else."""
     return _millis(stamp) if isinstance(stamp, str) and stamp else 0
@@ -371,16 +393,14 @@ def _millis(stamp: str) -> int:
 
 def condition(raw: Json, kind: str) -> Json | None:
     """The condition of that type, if it is True."""
-    for entry in objects(obj(raw.get("status")).get("conditions")):
-        if entry.get("type") == kind and entry.get("status") == "True":
-            return entry
-    return None
+    found = condition_of(raw, kind)
+    return found if found.get("status") == "True" else None
 
 
-def suspension(raw: Json) -> Json:
-    """A Job's condition Suspended, True or not; {} while there is none."""
+def condition_of(raw: Json, kind: str) -> Json:
+    """The condition of that type, True or not; {} where there is none."""
     conditions = objects(obj(raw.get("status")).get("conditions"))
-    return next((entry for entry in conditions if entry.get("type") == "Suspended"), {})
+    return next((entry for entry in conditions if entry.get("type") == kind), {})
 
 
 def _ranges(listed: Any, below: int) -> list[tuple[int, int]]:
@@ -426,7 +446,7 @@ def at(raw: Json, path: Sequence[str]) -> Any:
 def inverse_of(raw: Json, names: Names) -> Json | None:
     """What was there before the start, from the annotation on the job itself; None when it was not started, or another
     controller has stopped it and started it since."""
-    note = texts(obj(raw.get("metadata")).get("annotations")).get(names.inverse_annotation)
+    note = annotations_of(raw).get(names.inverse_annotation)
     return None if note is None or started_by_another(raw, names) else obj(json_of(note))
 
 
@@ -552,7 +572,7 @@ def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     return Outcome(
         suspended=suspended is not None,
         suspended_ms=millis(obj(suspended).get("lastTransitionTime")),
-        probed_ms=millis((suspended or suspension(raw)).get("lastProbeTime")),
+        probed_ms=millis(condition_of(raw, "Suspended").get("lastProbeTime")),
         started=status.get("startTime") is not None,
         active=whole(status.get("active"), 0),
         ready=whole(status.get("ready"), 0),
@@ -744,7 +764,7 @@ def _jobset_counts(raw: Json) -> Any:
 
 
 JOB = JobKind(
-    name="Job",
+    kind="Job",
     group="batch",
     version="v1",
     plural="jobs",
@@ -755,7 +775,7 @@ JOB = JobKind(
     run_by="kubernetes.io/job-controller",
 )
 JOBSET = JobKind(
-    name="JobSet",
+    kind="JobSet",
     group=JOBSET_GROUP,
     version="v1alpha2",
     plural="jobsets",
@@ -766,12 +786,13 @@ JOBSET = JobKind(
     run_by="jobset.sigs.k8s.io/jobset-controller",
 )
 KINDS = (JOB, JOBSET)
+KIND_OF: Mapping[str, JobKind] = {kind.kind: kind for kind in KINDS}
 
 
 def kind_of(raw: Json) -> JobKind | None:
     """The kind of an object, by its group and kind, whatever its version."""
     group = text(raw.get("apiVersion")).partition("/")[0]
-    return next((kind for kind in KINDS if (kind.group, kind.name) == (group, raw.get("kind"))), None)
+    return next((kind for kind in KINDS if (kind.group, kind.kind) == (group, raw.get("kind"))), None)
 
 
 YES_OR_NO: Mapping[str, bool] = {"true": True, "false": False}
@@ -783,7 +804,7 @@ KUEUES_YES_OR_NO: Mapping[str, bool] = dict.fromkeys(("1", "t", "T", "TRUE", "tr
 
 def survives_a_pod(kind: JobKind, raw: Json, names: Names) -> bool:
     """Does its owner say so, and is it so?"""
-    annotations = texts(obj(raw.get("metadata")).get("annotations"))
+    annotations = annotations_of(raw)
     if annotations.get(names.replace_lost_pods_annotation) != "true":
         return False
     return _outlives_a_pod(kind, raw, whole(obj(raw.get("status")).get("failed"), 0))
@@ -839,11 +860,11 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
     # How it goes is asked of what runs: a gang that was admitted in part has less parallelism than its owner wrote.
     outcome = kind.outcome(raw, slots if inverse is None else kind.slots(raw))
     owner = next((ref for ref in objects(meta.get("ownerReferences")) if ref.get("controller") is True), None)
-    limit, unread = labels_of(labels, names)
+    limit, unread = said_by_labels(labels, names)
     fewest, cannot_be = fewest_pods(kind, owned, slots, names)
     problems = [*_problems(kind, slots, inverse), *unread, *cannot_be]
     return JobView(
-        kind=kind.name,
+        kind=kind.kind,
         namespace=text(meta.get("namespace")),
         name=text(meta.get("name")),
         uid=text(meta.get("uid")),
@@ -915,7 +936,7 @@ def completions_follow(annotations: Mapping[str, str]) -> bool:
 def fewest_pods(kind: JobKind, owned: Json, slots: Sequence[Slot], names: Names) -> tuple[int | None, list[str]]:
     """(with how many of its pods still to run a job may start, None: only with all; what is wrong with what it says of
     that). owned: as its owner wrote it."""
-    annotations = texts(obj(owned.get("metadata")).get("annotations"))
+    annotations = annotations_of(owned)
     said = annotations.get(names.min_parallelism_annotation, "")
     if not said or kind is not JOB or completions_follow(annotations):
         return None, []
@@ -926,7 +947,7 @@ def fewest_pods(kind: JobKind, owned: Json, slots: Sequence[Slot], names: Names)
     return min(enough, slots[0].count) or None, []
 
 
-def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list[str]]:
+def said_by_labels(labels: Mapping[str, str], names: Names) -> tuple[int | None, list[str]]:
     """(longest run time in seconds, what is wrong with the labels that say how long a job runs, whether at all, and by
     which Workload)."""
     problems = []
@@ -1016,9 +1037,7 @@ def _no_value(kind: JobKind, raw: Json, key: str, value: str, names: Names) -> s
         return ""
     if key == names.min_parallelism_annotation and kind is not JOB:
         return "which is read of Jobs only"
-    if key == names.min_parallelism_annotation and completions_follow(
-        texts(obj(raw.get("metadata")).get("annotations"))
-    ):
+    if key == names.min_parallelism_annotation and completions_follow(annotations_of(raw)):
         return (
             f"which does not count beside {EQUAL_COMPLETIONS}, for the completions would stay as they are: it waits "
             "for room for all of its pods"
@@ -1042,7 +1061,7 @@ def _marked_for(raw: Json, names: Names) -> str:
 def _problems(kind: JobKind, slots: Sequence[Slot], inverse: Mapping[str, Any] | None) -> list[str]:
     problems = []
     if not slots:
-        problems.append(f"the {kind.name} has no pod template")
+        problems.append(f"the {kind.kind} has no pod template")
     problems.extend(
         f"pod set {slot.pod_set!r} has no containers"
         for slot in slots

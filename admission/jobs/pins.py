@@ -36,8 +36,10 @@ from admission.jobs.kinds import (
     Json,
     Operation,
     Slot,
+    annotations_of,
     at,
     completions_follow,
+    condition_of,
     digits,
     inverse_of,
     items,
@@ -46,7 +48,6 @@ from admission.jobs.kinds import (
     owners_form,
     started_by_another,
     survives_a_pod,
-    suspension,
     text,
     texts,
     undoes,
@@ -495,7 +496,7 @@ def suspend(raw: Json, names: Names) -> list[Operation]:
 
     It applies only to the start that was seen: a job that was stopped and started again since then is left alone.
     """
-    note = texts(obj(raw.get("metadata")).get("annotations")).get(names.inverse_annotation)
+    note = annotations_of(raw).get(names.inverse_annotation)
     patch = _exactly(raw)
     if note is not None:
         patch.append(
@@ -521,7 +522,7 @@ def restore_as(kind: JobKind, raw: Json, pod_sets: Sequence[Json], names: Names)
     go that only a start writes. A gate of that controller goes in any case, for nobody takes it off pods any more."""
     known = {text(one.get("name")): obj(one.get("template")) for one in pod_sets}
     patch = [op for slot in kind.slots(raw) for op in _like(raw, slot.path, known.get(slot.pod_set), names)]
-    annotations = texts(obj(raw.get("metadata")).get("annotations"))
+    annotations = annotations_of(raw)
     least = annotations.get(names.min_parallelism_annotation)
     count = whole(obj(pod_sets[0]).get("count"), 0) if len(pod_sets) == 1 else 0
     spec = obj(raw.get("spec"))
@@ -594,7 +595,7 @@ def remind(raw: Json, now: str) -> list[Operation]:
     """The status write that wakes the Job controller and tells it nothing: that the condition Suspended was looked at
     now. Where there is none it is said to be False, as of a Job that was never suspended; a controller that finds it
     suspended says so over that."""
-    said = suspension(raw)
+    said = condition_of(raw, "Suspended")
     return _say_of_suspension(raw, {**said, "lastProbeTime": now}) if said else say_resumed(raw, now)
 
 
@@ -657,21 +658,26 @@ def is_gated(pod: Json, names: Names) -> bool:
     return any(gate.get("name") == names.topology_gate for gate in gates)
 
 
+def gate_off(pod: Json, names: Names) -> list[Operation]:
+    """What takes our gate off a pod; nothing where it has none."""
+    gates = objects(obj(pod.get("spec")).get("schedulingGates"))
+    index = next((i for i, gate in enumerate(gates) if gate.get("name") == names.topology_gate), None)
+    if index is None:
+        return []
+    at_gate = f"/spec/schedulingGates/{index}"
+    return [{"op": "test", "path": f"{at_gate}/name", "value": names.topology_gate}, {"op": "remove", "path": at_gate}]
+
+
 def ungate(pod: Json, place: str | Mapping[str, str], names: Names) -> list[Operation]:
     """The write that sends a gated pod to its node (or to the domain that a selector names) and lets it go.
 
     Written twice it fails the second time (the gate is no more there) and changes nothing.
     """
     spec = obj(pod.get("spec"))
-    gates = objects(spec.get("schedulingGates"))
-    index = next((i for i, gate in enumerate(gates) if gate.get("name") == names.topology_gate), None)
-    if index is None:
+    off = gate_off(pod, names)
+    if not off:
         return []
-    patch = [
-        *_exactly(pod),
-        {"op": "test", "path": f"/spec/schedulingGates/{index}/name", "value": names.topology_gate},
-        {"op": "remove", "path": f"/spec/schedulingGates/{index}"},
-    ]
+    patch = [*_exactly(pod), *off]
     if isinstance(place, str):
         patch.append({"op": "add", "path": "/spec/affinity", "value": pinned_affinity(spec.get("affinity"), place)})
     else:

@@ -37,10 +37,12 @@ from admission.jobs.kinds import (
     KUEUES_YES_OR_NO,
     JobKind,
     Json,
+    annotations_of,
     device_classes,
     digits,
     items,
     json_of,
+    labels_of,
     obj,
     objects,
     text,
@@ -273,7 +275,7 @@ def with_devices(template: Json, names: Names, asked: Claimed | str) -> Json:
 
 def _claimed(template: Json, names: Names) -> Claimed | str | None:
     """The same as it was written; None where that was not done, or cannot be read."""
-    notes = texts(obj(template.get("metadata")).get("annotations"))
+    notes = annotations_of(template)
     said = json_of(notes.get(names.claimed_devices_annotation, ""))
     if not isinstance(said, list):
         return said if isinstance(said, str) and said else None
@@ -331,7 +333,7 @@ def with_added(template: Json, full: Json, names: Names) -> Json:
 
 def _with_what_was_added(template: Json, names: Names) -> Json:
     """The inverse; a template beside which nothing is written is the answer."""
-    notes = texts(obj(template.get("metadata")).get("annotations")) if names.as_kueue else {}
+    notes = annotations_of(template) if names.as_kueue else {}
     if names.added_annotation not in notes:
         return template
     spec = dict(obj(template.get("spec")))
@@ -974,7 +976,7 @@ def shape_of(
     template = _with_what_was_added(template, names)
     template = complete(template, limit_ranges=limit_ranges, runtime_class=runtime_class)
     spec = obj(template.get("spec"))
-    own = {**(labels or {}), **texts(obj(template.get("metadata")).get("labels"))}
+    own = {**(labels or {}), **labels_of(template)}
     refused: list[str] = []
     uncounted: list[str] = []
 

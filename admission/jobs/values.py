@@ -53,7 +53,7 @@ from admission.engine.model import (
     TopologyAssignment,
     Workload,
 )
-from admission.jobs.kinds import MAIN, Json, digits, items, millis, obj, objects, text, texts, whole
+from admission.jobs.kinds import MAIN, Json, digits, items, labels_of, millis, obj, objects, text, texts, whole
 from admission.jobs.requests import (
     anti_affinity,
     exclusive_key,
@@ -664,11 +664,7 @@ def pod_sets(
             names,
             limit_ranges=limit_ranges,
             runtime_class=runtime,
-            siblings=[
-                texts(obj(obj(other.get("template")).get("metadata")).get("labels"))
-                for other in entries
-                if other is not entry
-            ],
+            siblings=[labels_of(other.get("template")) for other in entries if other is not entry],
             namespace=namespace,
             many=count > 1,
             child_pods=_child_pods(obj(entry.get("topologyRequest")), count),

@@ -19,14 +19,15 @@ from admission.jobs.kinds import (
     JobKind,
     Json,
     Slot,
+    annotations_of,
     claim_templates,
     device_classes,
     fewest_pods,
     items,
-    labels_of,
     obj,
     objects,
     owners_form,
+    said_by_labels,
     spec_hash,
     starts_together,
     text,
@@ -67,8 +68,8 @@ _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[
 
 def workload_name(kind: JobKind, name: str, uid: str) -> str:
     """At most 63 characters, a valid object name and label value."""
-    mark = hashlib.sha256(f"{kind.group}/{kind.name}/{name}/{uid}".encode()).hexdigest()[:8]
-    return f"{kind.name.lower()}-{name}"[: _LABEL_LIMIT - 9].rstrip("-.") + "-" + mark
+    mark = hashlib.sha256(f"{kind.group}/{kind.kind}/{name}/{uid}".encode()).hexdigest()[:8]
+    return f"{kind.kind.lower()}-{name}"[: _LABEL_LIMIT - 9].rstrip("-.") + "-" + mark
 
 
 def _asks_for_none(spec: Json) -> bool:
@@ -107,7 +108,7 @@ def build_workload(
     claims: dict[str, str] = {}
     for slot in slots:
         spec = obj(slot.template.get("spec"))
-        said = texts(obj(slot.template.get("metadata")).get("annotations"))
+        said = annotations_of(slot.template)
         runtime = text(spec.get("runtimeClassName"))
         runtime_class = (runtime_classes or {}).get(runtime)
         if runtime and runtime_classes is not None and runtime_class is None:
@@ -179,7 +180,7 @@ def build_workload(
     if priority_ref is not None:
         group = names.group if priority_ref[0] == "WorkloadPriorityClass" else "scheduling.k8s.io"
         spec_out["priorityClassRef"] = {"group": group, "kind": priority_ref[0], "name": priority_ref[1]}
-    limit, unread = labels_of(labels, names)
+    limit, unread = said_by_labels(labels, names)
     problems.extend(unread)
     if limit is not None:
         spec_out["maximumExecutionTimeSeconds"] = limit
@@ -203,7 +204,7 @@ def build_workload(
             "ownerReferences": [
                 {
                     "apiVersion": kind.api_version,
-                    "kind": kind.name,
+                    "kind": kind.kind,
                     "name": name,
                     "uid": uid,
                     "controller": True,
@@ -244,7 +245,7 @@ def matches(workload: Json, kind: JobKind, raw: Json, names: Names) -> bool:
     """Does a Workload still say what its job says? A gang that holds quota may meanwhile have less left to run."""
     owned = owners_form(raw, names)
     slots = kind.slots(owned)
-    notes = texts(obj(workload.get("metadata")).get("annotations"))
+    notes = annotations_of(workload)
     if notes.get(names.spec_hash_annotation) != spec_hash(slots, kind.size(owned)):
         return False
     if isinstance(obj(workload.get("status")).get("admission"), dict):

@@ -330,8 +330,7 @@ class Client:
     left out: they are no 403 that a right would mend.
     read_timeout, write_timeout: seconds for a call with all its attempts; read_idle: seconds without a byte after which
     a read is asked again on another connection, twice as patiently each time: the server may be slow and not gone.
-    observe: called with (verb, resource, subresource, status, seconds) after each answer. clock: the API server's, as
-    its answers tell. cut_off: fenced writes for whose end `settle` last did not wait.
+    clock: the API server's, as its answers tell. cut_off: fenced writes for whose end `settle` last did not wait.
     """
 
     def __init__(
@@ -348,7 +347,6 @@ class Client:
         self.flow = flow or Flow()
         self.fence: Callable[[], None] | None = None
         self.counts: Counter[tuple[str, str, str, int]] = Counter()
-        self.observe: Callable[[str, str, str, int, float], None] | None = None
         self.read_timeout = read_timeout
         self.read_idle = read_idle
         self.write_timeout = write_timeout
@@ -704,8 +702,6 @@ class Client:
                 )
         elif self._away.due():
             _log.warning("the API server does not answer", url=self.url, verb=verb, path=path, times=self._away.times)
-        if self.observe is not None:
-            self.observe(verb, resource, subresource, status, seconds)
 
     def _url(self, path: str, query: Mapping[str, str]) -> URL:
         text = self._who.base_url + path
@@ -722,54 +718,41 @@ class Client:
         obj: dict[str, Any] | bytes,
         *,
         dry_run: bool = False,
-        field_manager: str | None = None,
         strict: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
         """POST to a collection (or to a subresource that is created, as `eviction`). strict: Invalid where the kind has
         no place for a field, instead of an object that lacks it."""
-        query = _query(dry_run, field_manager, strict=strict)
+        query = _query(dry_run, strict=strict)
         return await self.request("POST", path, query=query, body=obj, **options)
 
-    async def put(
-        self,
-        path: str,
-        obj: dict[str, Any] | bytes,
-        *,
-        dry_run: bool = False,
-        field_manager: str | None = None,
-        **options: Any,
-    ) -> dict[str, Any]:
-        return await self.request("PUT", path, query=_query(dry_run, field_manager), body=obj, **options)
+    async def put(self, path: str, obj: dict[str, Any] | bytes, **options: Any) -> dict[str, Any]:
+        return await self.request("PUT", path, body=obj, **options)
 
     async def delete(
         self,
         path: str,
         *,
         uid: str | None = None,
-        resource_version: str | None = None,
         propagation: str | None = None,
         grace_seconds: int | None = None,
         dry_run: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
-        """Deletes the object if it still is the one with `uid` and `resource_version` (Conflict if not).
+        """Deletes the object if it still is the one with `uid` (Conflict if not).
 
         propagation: Background, Foreground or Orphan. Returns the object as it is left, or a Status.
         """
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        preconditions = {
-            key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value is not None
-        }
-        if preconditions:
-            body["preconditions"] = preconditions
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
         if propagation is not None:
             body["propagationPolicy"] = propagation
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         if dry_run:
             body["dryRun"] = ["All"]
-        return await self.request("DELETE", path, query=_query(dry_run, None), body=body, **options)
+        return await self.request("DELETE", path, query=_query(dry_run), body=body, **options)
 
     async def merge_patch(
         self,
@@ -955,7 +938,7 @@ def _pushes_back(error: TooManyRequests, path: str) -> bool:
     return subresource != "eviction" and (resource != "events" or error.retry_after is not None)
 
 
-def _query(dry_run: bool, field_manager: str | None, *, strict: bool = False) -> dict[str, str]:
+def _query(dry_run: bool, field_manager: str | None = None, *, strict: bool = False) -> dict[str, str]:
     query = {}
     if strict:
         query["fieldValidation"] = "Strict"

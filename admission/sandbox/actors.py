@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from admission.names import (
-    CONTROLLER_UID_LABEL,
-    HOSTNAME_LABEL,
     JOB_COMPLETION_INDEX,
     JOBSET_EXCLUSIVE_TOPOLOGY,
     JOBSET_GROUP,
@@ -1812,17 +1810,3 @@ def settle(store: Store, cluster: Cluster, now: int, until: int, every: Callable
             return now
         now = max(due, now + 1)
     return until
-
-
-__all__ = [
-    "CONTROLLER_UID_LABEL",
-    "FAIL",
-    "FAIL_AFTER",
-    "HOSTNAME_LABEL",
-    "NODE_DOWN",
-    "RUN_TIME",
-    "Cluster",
-    "Plan",
-    "binding",
-    "settle",
-]

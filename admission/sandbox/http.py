@@ -18,7 +18,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -1109,17 +1109,3 @@ def _published(schema: Any, schemas: Object) -> Any:
             schemas[name] = _published(builtin()[name], schemas)
         return {**{k: v for k, v in schema.items() if k != "$ref"}, "allOf": [{"$ref": f"#/components/schemas/{name}"}]}
     return {k: _published(v, schemas) for k, v in schema.items()}
-
-
-@contextlib.asynccontextmanager
-async def running(**settings: Any) -> AsyncIterator[Sandbox]:
-    """A sandbox for the length of a block."""
-    sandbox = Sandbox(**settings)
-    await sandbox.start()
-    try:
-        yield sandbox
-    finally:
-        await sandbox.stop()
-
-
-__all__ = ["Awaitable", "Sandbox", "running", "wall_clock"]

@@ -16,7 +16,7 @@ from typing import Any
 from admission.names import JOBSET_GROUP
 from admission.quantity import QuantityError, parse
 from admission.sandbox.shapes import ANY, Object, Shape, builtin, copy
-from admission.sandbox.store import Cause, Event, Kind, Refused, Store, forbidden, stamp
+from admission.sandbox.store import Cause, Event, Kind, Store, forbidden, stamp
 
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 JOB_NAME = "batch.kubernetes.io/job-name"
@@ -960,22 +960,3 @@ def new_store(
             now,
         )
     return store
-
-
-__all__ = [
-    "EVENT",
-    "EVENTS_V1",
-    "JOB",
-    "NAMESPACE",
-    "NODE",
-    "POD",
-    "Refused",
-    "builtin_kinds",
-    "check_job_spec",
-    "follow_definitions",
-    "from_core_event",
-    "from_definition",
-    "new_store",
-    "template_is_open",
-    "to_core_event",
-]

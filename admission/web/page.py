@@ -28,7 +28,7 @@ from admission.kube.access import Access, Busy
 from admission.kube.client import ApiError
 from admission.names import Names
 from admission.web.stories import Stories
-from admission.web.view import Sight, View
+from admission.web.view import Sight, View, number
 
 Json = dict[str, Any]
 Answer = Callable[[web.Request, Sight], Json]
@@ -176,15 +176,13 @@ class Page:
             sight,
             queue=query.get("queue", ""),
             namespace=query.get("namespace", ""),
-            offset=_number(query.get("offset", "0")),
-            limit=_number(query.get("limit", "100")),
+            offset=number(query, "offset", 0),
+            limit=number(query, "limit", 100),
         )
 
     def _nodes(self, request: web.Request, sight: Sight) -> Json:
         query = request.query
-        return self._view.nodes(
-            sight, offset=_number(query.get("offset", "0")), limit=_number(query.get("limit", "200"))
-        )
+        return self._view.nodes(sight, offset=number(query, "offset", 0), limit=number(query, "limit", 200))
 
     def _job(self, request: web.Request, sight: Sight) -> Json:
         key = (request.query.get("namespace", ""), request.query.get("workload", ""))
@@ -256,9 +254,3 @@ def _refused(why: web.HTTPException) -> web.Response:
     return web.json_response(
         {"message": why.text}, status=why.status, headers={**HEADERS, "Cache-Control": "no-store", **headers}
     )
-
-
-def _number(said: str) -> int:
-    if not said.isascii() or not said.isdigit() or len(said) > 9:
-        raise ValueError(f"{said[:40]!r} is no whole number from 0")
-    return int(said)

@@ -33,13 +33,23 @@ from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
-from admission.jobs.kinds import JobView, leaving
+from admission.jobs.kinds import JobView, leaving, runs
 from admission.names import QUOTA_RESERVED
 
 Json = dict[str, Any]
 
 MOST = 1000
 """Rows of one answer."""
+
+
+def number(query: Mapping[str, str], name: str, default: int) -> int:
+    """What a query says of a number. Raises ValueError."""
+    said = query.get(name, "")
+    if not said:
+        return default
+    if not said.isascii() or not said.isdigit() or len(said) > 9:
+        raise ValueError(f"{name}={said[:40]}: write a whole number from 0")
+    return int(said)
 
 
 class Seen(Protocol):
@@ -319,8 +329,7 @@ class View:
         elif not gang.admitted:
             state_, since = "reserved", gang.reserved_at
         else:
-            runs = job.runs if job is not None else not gang.job_uid  # what is behind a bare one is not known
-            state_, since = ("running" if runs else "starting"), gang.admitted_at
+            state_, since = ("running" if runs(gang, job) else "starting"), gang.admitted_at
         checks = [c for c in gang.checks if not gang.admitted]
         message = "; ".join(f"{c.name}: {c.state.value} {c.message}".strip() for c in checks)
         return out | {

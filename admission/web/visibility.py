@@ -25,12 +25,12 @@ from aiohttp import web
 
 from admission import quantity
 from admission.engine.model import Key
-from admission.jobs.kinds import KINDS
+from admission.jobs.kinds import KIND_OF
 from admission.jobs.values import rfc3339
 from admission.kube.access import Access, Busy
 from admission.kube.client import ApiError
 from admission.names import Names
-from admission.web.view import MOST, View, of_local_queue, pending
+from admission.web.view import MOST, View, number, of_local_queue, pending
 
 Json = dict[str, Any]
 AGGREGATED = "as=APIGroupDiscoveryList"
@@ -197,7 +197,7 @@ class Visibility:
             if not_ready := self._view.source.ready():
                 return _refuse(503, not_ready, retry=2)
             try:
-                offset, limit = _number(request, "offset", 0), _number(request, "limit", MOST)
+                offset, limit = number(request.query, "offset", 0), number(request.query, "limit", MOST)
                 keys = answer(request)
             except ValueError as error:
                 return _refuse(400, str(error))
@@ -234,11 +234,11 @@ class Visibility:
     def _item(self, key: Key, in_cluster_queue: int, in_local_queue: int) -> Json:
         shown = self._view.job(key)
         gang = self._view.source.state.workloads[key]
-        kind = next((kind for kind in KINDS if kind.name == shown["kind"]), None)
+        kind = KIND_OF.get(shown["kind"])
         owners = []
         if kind is not None:
-            api_version = f"{kind.group}/{kind.version}" if kind.group else kind.version
-            owners = [{"apiVersion": api_version, "kind": kind.name, "name": shown["name"], "uid": gang.job_uid}]
+            made = {"apiVersion": kind.api_version, "kind": kind.kind}
+            owners = [{**made, "name": shown["name"], "uid": gang.job_uid}]
         return {
             "metadata": {
                 "name": key[1],
@@ -258,15 +258,6 @@ class Visibility:
             "requests": {one["resource"]: quantity.format(one["resource"], one["amount"]) for one in shown["requests"]},
             "numbers": [{k: v for k, v in one.items() if k != "texts"} for one in shown["numbers"]],
         }
-
-
-def _number(request: web.Request, name: str, default: int) -> int:
-    said = request.query.get(name, "")
-    if not said:
-        return default
-    if not said.isascii() or not said.isdigit() or len(said) > 9:
-        raise ValueError(f"{name}={said[:40]}: write a whole number from 0")
-    return int(said)
 
 
 def _refuse(code: int, message: str, *, retry: float = 0) -> web.Response:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admission.api.kinds import BY_NAME, default_object, parse_object, prune_object, unknown_fields, validate_object
+from admission.api.kinds import BY_NAME, default_object, prune_object, unknown_fields, validate_object
+from admission.controller.resources import ours
 from admission.names import KUEUE_GROUP, Names
 from admission.quantity import parse_plain
 from tests.api.rows import CQ, HELD, LQ, ROWS, WL, Row, edited
@@ -104,11 +105,10 @@ def test_not_an_object_of_ours(obj: dict[str, Any], says: str) -> None:
     assert any(says in message for message in validate_object(obj))
 
 
-def test_parse_object() -> None:
-    queue: Any = parse_object(CQ)
-    assert queue.spec.resource_groups[0].flavors[0].resources[1].nominal_quota == 8
-    with pytest.raises(ValueError, match="clusterQueue: Required value"):
-        parse_object(edited(LQ, {"spec": {}}))
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_controller_asks_for_a_kind_where_it_is_served(name: str) -> None:
+    asked = ours(Names(), name)
+    assert (asked.plural, asked.namespaced) == (BY_NAME[name].plural, BY_NAME[name].namespaced)
 
 
 _json = st.recursive(

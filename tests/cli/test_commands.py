@@ -713,6 +713,15 @@ async def test_submit(world: World, tmp_path: Path, name: str) -> None:
     assert [item async for page in world.client.list_pages(JOBS) for item in page.items] == []
 
 
+async def test_submit_counts_the_default_priority_as_the_controller_does(world: World, tmp_path: Path) -> None:
+    await alone(world)
+    low = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "low"}}
+    await world.put({**low, "value": -10, "globalDefault": True})
+    await world.put(workload(await world.put(job("front", pods=3)), {}, priority=-5))
+    told = await run(world, tmp_path, "submit", written(tmp_path, job("train", pods=3)), code=1)
+    assert "would wait" in told.stdout
+
+
 async def test_submit_names_what_the_job_would_go_on_without(world: World, tmp_path: Path) -> None:
     await alone(world)
     made = job("train", pods=3)

@@ -456,7 +456,7 @@ def cluster_queue_contents(case: Json) -> list[str]:
         requeued = _flush(state)
     lines = state.lines.values()
     parked = {order.key_of(place) for line in lines for bucket in line.parked for place in line.buckets[bucket]}
-    active = [name_of(key) for key in state.pending("cq") if key not in parked and state.sleeping(key) is None]
+    active = [name_of(key) for key in state.pending("cq") if key not in parked and state.position(key) is not None]
     got = {
         "wantActiveWorkloads": sorted(active),
         "wantPending": len(state.pending("cq")) + sum(not_taken(state, key) for key in state.workloads),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from admission.controller import queues as status
+from admission.controller import queue_status as status
 from admission.engine import flavors as scan
 from admission.engine.flavors import Assignment, Mode
 from admission.engine.ledger import Ledger

@@ -20,6 +20,7 @@ from admission.cli import cli
 from admission.controller import tell
 from admission.controller.answers import State
 from admission.controller.ask import NotSeen, NotThere, names_of
+from admission.controller.change import again
 from admission.controller.standing import so_far
 from admission.controller.unready import staying
 from admission.engine.model import Detail, EvictReason, Misfit, Reason, Shortfall, Why
@@ -557,6 +558,20 @@ async def test_why_says_with_how_much_a_job_runs_that_may_start_with_less(
     assert f"({ready} of {given} pods ready)" in text
     assert ("room for 3 of 8 pods at a time, for it may start with less" in text) is (given < 8)
     assert f" {ready}/{given} " in (await run(world, tmp_path, "jobs", "-n", "ml", "-o", "wide")).stdout
+
+
+async def test_a_job_that_grows_is_told_of_by_the_workload_by_which_it_runs(world: World) -> None:
+    """Kueue makes another one beside it."""
+    await lab(world)
+    made = await world.put(job("train", status=STARTED))
+    await world.put(workload(made, {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1")}))
+    more = workload(made, waiting(Why(Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT, (SHORT,))))
+    more["metadata"]["name"] = "more"
+    world.sandbox.clock = lambda: T0 + 1000
+    await world.put(more)
+    seen = (await world.ask().why("train", "ml")).standing
+    assert (seen.workload, seen.state) == ("job-train", State.RUNNING)
+    assert (await again(world.ask(), "train", "ml")).step == "restart"
 
 
 READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}

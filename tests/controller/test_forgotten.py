@@ -10,8 +10,9 @@ import pytest
 from admission.controller.actuate import Options
 from admission.controller.app import Controller
 from admission.controller.lifecycle import Settings
-from admission.controller.world import ORPHAN, JobKey
+from admission.controller.world import ORPHAN
 from admission.engine.model import KUEUE, Admission, Admit, Assumed, Decision, Evict, EvictReason, Put, Workload
+from admission.jobs.kinds import JobKey
 from admission.kube.client import Client, Unavailable
 from admission.names import KUEUE_GROUP, Names
 from tests.controller.lab import NAMES, World, cluster_queue, job, local_queue, own

@@ -408,7 +408,12 @@ JOBS: dict[str, Row] = {
         waits(gates=["topology"]), (decided(),), "refused", "is still in its pod template"
     ),
     "a Job of a JobSet kept that gate": Row(
-        a_set(), (decided(),), "refused", "its Job train-main-0 still has Kueue's gate", child=("topology",)
+        a_set(),
+        (decided(),),
+        "refused",
+        f"its Job train-main-0 still has Kueue's gate {KUEUE_GROUP}/topology in its pod template, and would keep it: "
+        "delete that Job",
+        child=("topology",),
     ),
     "an elastic job runs": Row(
         runs(gates=["elastic-job"]), (admitted(),), "refused", f"Kueue's gate {KUEUE_GROUP}/elastic-job is in its pod"

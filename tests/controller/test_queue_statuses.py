@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from admission.controller import decode, queues
+from admission.controller import decode, queue_status
 from admission.controller.app import Controller
 from admission.engine.model import MUSTER, ClusterQueue, Cohort, Flavor, LocalQueue, PodSet, PodShape, Put, Workload
 from admission.engine.state import State
@@ -125,9 +125,9 @@ def group(resource: str, flavor: str, **more: int) -> dict[str, Any]:
 
 NAMES = Names()
 OF: dict[str, tuple[type, Any, Any]] = {
-    "ClusterQueue": (ClusterQueue, values.cluster_queue, queues.queue_status),
-    "LocalQueue": (LocalQueue, values.local_queue, queues.local_queue_status),
-    "Cohort": (Cohort, values.cohort, queues.cohort_status),
+    "ClusterQueue": (ClusterQueue, values.cluster_queue, queue_status.queue_status),
+    "LocalQueue": (LocalQueue, values.local_queue, queue_status.local_queue_status),
+    "Cohort": (Cohort, values.cohort, queue_status.cohort_status),
 }
 
 
@@ -158,7 +158,7 @@ def test_what_a_rule_would_have_refused_stands_in_the_condition(
     engine_class, read, status_of = OF[kind]
     raw = {"metadata": {"name": "it", "namespace": "ml" if kind == "LocalQueue" else "", "uid": "u"}, "spec": spec}
     raw["metadata"] = {key: value for key, value in raw["metadata"].items() if value}
-    seen = decode.item(queues.judged(kind, read), NAMES, msgspec.Raw(msgspec.json.encode(raw)), keep_status=True)
+    seen = decode.item(decode.judged(kind, read), NAMES, msgspec.Raw(msgspec.json.encode(raw)), keep_status=True)
     assert isinstance(seen.value, engine_class)
     state = State(MUSTER)
     for one in (Flavor("x"), Flavor("y"), seen.value):
@@ -178,7 +178,7 @@ def test_queues_of_a_cohort_may_name_the_resources_of_a_flavor_by_turns() -> Non
     cohort = decode.item(
         values.cohort, NAMES, msgspec.Raw(b'{"metadata": {"name": "it", "uid": "u"}}'), keep_status=True
     )
-    status = queues.cohort_status(state, cohort, 5_000)
+    status = queue_status.cohort_status(state, cohort, 5_000)
     for told in (status["flavorsReservation"], status["flavorsUsage"]):
         named = [(flavor["name"], [resource["name"] for resource in flavor["resources"]]) for flavor in told]
         assert named == [("x", ["cpu", "memory"]), ("y", ["cpu"])]
@@ -203,7 +203,7 @@ def test_a_cohort_counts_the_gangs_of_all_below_it(names: Names, told: dict[str,
         state.apply(Put(Workload("ml", f"of-{name}", queue=name, uid=name, pod_sets=pods)))
     raw_cohort = msgspec.Raw(b'{"metadata": {"name": "it", "uid": "u"}}')
     cohort_seen = decode.item(values.cohort, NAMES, raw_cohort, keep_status=True)
-    stored = names.stored("Cohort", queues.cohort_status(state, cohort_seen, 5_000))
+    stored = names.stored("Cohort", queue_status.cohort_status(state, cohort_seen, 5_000))
     assert {name: count for name, count in stored.items() if name.endswith("Workloads")} == told
 
 

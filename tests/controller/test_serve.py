@@ -26,8 +26,8 @@ from admission.api import crd
 from admission.api.config import load_config
 from admission.controller import certificates, rival
 from admission.controller.certificates import CA_CERT, CERT, KEY
-from admission.controller.hold import Held, Mode, policies_bound, policies_served, prove, says_nothing
 from admission.controller.policies import priority_class
+from admission.controller.proof import Held, Mode, policies_bound, policies_served, prove, says_nothing
 from admission.controller.serve import Replica, serve, told_by_loop
 from admission.controller.setup import settings_of
 from admission.jobs.hold import Messages

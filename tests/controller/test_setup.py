@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from admission import quantity
 from admission.api.config import NEVER_GOVERNED, Configuration, load_config
-from admission.controller import queues
-from admission.controller.decode import Item, milliseconds
+from admission.controller import queue_status
+from admission.controller.decode import Item
 from admission.controller.setup import flow_of, looked_at, rules_of, selector_of, settings_of, tuning_of
 from admission.controller.webhook import configurations
 from admission.engine.model import (
@@ -36,6 +36,7 @@ from admission.engine.model import (
     matches,
 )
 from admission.engine.state import State
+from admission.jobs.kinds import millis
 from admission.jobs.values import label_selector, local_queue
 from admission.names import Names
 from tests.kube.virtual import virtually
@@ -197,24 +198,35 @@ def test_usage_is_noted_once_an_interval_and_halves_in_a_half_life() -> None:
     values = []
     at = 1_000_000_500
     for _ in range(4):
-        status = queues.local_queue_status(state, seen, at)
+        status = queue_status.local_queue_status(state, seen, at)
         seen = stored(status)
         state.apply(Put(seen.value))
-        assert queues.local_queue_status(state, seen, at + 599_000) == status, "between samples nothing moves"
-        due = queues.next_sample(state, seen)
+        assert queue_status.local_queue_status(state, seen, at + 599_000) == status, "between samples nothing moves"
+        due = queue_status.next_sample(state, seen)
         assert due == at - at % 1000 + 600_000
         values.append(dict(seen.value.consumed).get("gpu", 0.0))
-        assert milliseconds(status["fairSharing"]["admissionFairSharingStatus"]["lastUpdate"]) == at - at % 1000
+        assert millis(status["fairSharing"]["admissionFairSharingStatus"]["lastUpdate"]) == at - at % 1000
         at = due
     assert values == [0.0, 5.0, 7.5, 8.75]
+
+
+def test_usage_is_noted_anew_where_the_time_of_the_last_note_cannot_be_read() -> None:
+    config = "admissionFairSharing: {usageHalfLifeTime: 10m, usageSamplingInterval: 10m}\n"
+    state = State(rules_of(load_config(HEAD + config)))
+    state.apply(Put(QUEUE))
+    state.apply(Put(LOCAL))
+    said = {"fairSharing": {"admissionFairSharingStatus": {"lastUpdate": "soon"}}}
+    seen = Item(LOCAL.namespace, LOCAL.name, "uid", "1", LOCAL, status=said)
+    noted = queue_status.local_queue_status(state, seen, 5_000)["fairSharing"]["admissionFairSharingStatus"]
+    assert (noted["consumedResources"], millis(noted["lastUpdate"])) == ({}, 5_000)
 
 
 def test_without_it_nothing_is_noted() -> None:
     state = State(replace(rules_of(load_config(HEAD)), usage_fairness=None))
     state.apply(Put(QUEUE))
     state.apply(Put(LOCAL))
-    assert queues.next_sample(state, stored({})) is None
-    assert "fairSharing" not in queues.local_queue_status(state, stored({}), 5_000)
+    assert queue_status.next_sample(state, stored({})) is None
+    assert "fairSharing" not in queue_status.local_queue_status(state, stored({}), 5_000)
 
 
 @given(st.sampled_from(["cpu", "memory", "gpu"]), st.floats(0, 1e12))

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from admission.controller.lifecycle import EvictWorkload, LookForRefusal, Refusal, Settings, next_step
 from admission.controller.standstill import WINDOW_MS, Standstill
-from admission.controller.world import JobKey
 from admission.engine.model import Admission
-from admission.jobs.kinds import millis
+from admission.jobs.kinds import JobKey, millis
 from admission.jobs.values import rfc3339
 from tests.controller import lab, test_follows
 from tests.controller.lab import T0, World, admission, condition, job, workload

@@ -11,8 +11,8 @@ import pytest
 
 from admission.controller import unmade
 from admission.controller.unmade import Unmade
-from admission.controller.world import JobKey
 from admission.engine.model import Admission, Admit, Claim, ClaimRecord, Decision, Evict, EvictReason
+from admission.jobs.kinds import JobKey
 from admission.kube.client import ApiError, Conflict, Invalid, Unavailable
 from tests.controller.lab import NAMES, T0, World, job
 from tests.controller.test_follows import JOBS, WORKLOADS, a_town

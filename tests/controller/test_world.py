@@ -17,7 +17,7 @@ from admission.controller.defaults import PriorityClassSeen
 from admission.controller.lifecycle import Beyond, Next, Reprioritize, Settings, SuspendJob, WorkloadView, next_step
 from admission.controller.silence import Silence
 from admission.controller.standstill import WINDOW_MS
-from admission.controller.world import NODE_GONE_MS, ORPHAN, JobKey, PodView, WorkloadSeen, World
+from admission.controller.world import NODE_GONE_MS, ORPHAN, PodView, WorkloadSeen, World
 from admission.engine.model import (
     KUEUE,
     MUSTER,
@@ -55,7 +55,7 @@ from admission.engine.model import (
 )
 from admission.engine.state import State
 from admission.jobs import devices
-from admission.jobs.kinds import JobView
+from admission.jobs.kinds import JobKey, JobView
 from admission.jobs.volumes import Claim, Volume
 from admission.names import HOSTNAME_LABEL, OF_DEVICE_CLASS
 

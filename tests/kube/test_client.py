@@ -438,20 +438,14 @@ async def test_nobody_asks_what_became_of_a_write_whose_caller_was_cancelled(ser
             b'{"a":1}',
         ),
         (lambda c: c.apply(X, {}, manager="m", force=False), "PATCH", kube.APPLY_PATCH, {"fieldManager": "m"}, b"{}"),
+        (lambda c: c.put(X, b"{}"), "PUT", kube.JSON, {}, b"{}"),
         (
-            lambda c: c.put(X, b"{}", dry_run=True, field_manager="m"),
-            "PUT",
-            kube.JSON,
-            {"dryRun": "All", "fieldManager": "m"},
-            b"{}",
-        ),
-        (
-            lambda c: c.delete(X, uid="u", resource_version="7", propagation="Foreground", dry_run=True),
+            lambda c: c.delete(X, uid="u", propagation="Foreground", dry_run=True),
             "DELETE",
             kube.JSON,
             {"dryRun": "All"},
             (
-                b'{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"u","resourceVersion":"7"},'
+                b'{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"u"},'
                 b'"propagationPolicy":"Foreground","dryRun":["All"]}'
             ),
         ),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from admission.controller.hold import missing
 from admission.controller.policies import priority_class
+from admission.controller.proof import missing
 from admission.kube.client import Client
 from admission.sandbox import play
 from admission.sandbox.http import Sandbox

@@ -301,7 +301,7 @@ async def test_many_pages_cost_one_answer_a_second(town: Running, monkeypatch: p
 
 async def test_bad_questions_get_a_clear_answer(town: Running) -> None:
     for query in ({"limit": "-1"}, {"offset": "x"}, {"limit": "9" * 30}):
-        assert "is no whole number" in (await town.get("/api/jobs", "ops-token", 400, **query))["message"]
+        assert "write a whole number" in (await town.get("/api/jobs", "ops-token", 400, **query))["message"]
     assert (await town.get("/api/job", "ops-token", 404, namespace="team-a", workload="nil"))["message"]
     assert (await town.get("/api/jobs", "ops-token", limit=999_999_999))["items"] == []
     assert (await town.get("/api/jobs", "ops-token", queue="nil"))["items"] == []

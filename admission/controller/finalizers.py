@@ -15,20 +15,16 @@ from typing import Any
 import structlog
 
 from admission.controller.decode import Item
+from admission.controller.resources import ours
 from admission.engine.state import State
-from admission.kube.client import ApiError, Client, Conflict, Kind, NotFound
+from admission.kube.client import ApiError, Client, Conflict, NotFound
 from admission.kube.events import EventRecorder
 from admission.kube.informer import Informer, Key
 from admission.names import Names
 
 log = structlog.get_logger("muster")
 
-KEPT = {
-    "ClusterQueue": "clusterqueues",
-    "ResourceFlavor": "resourceflavors",
-    "Topology": "topologies",
-    "AdmissionCheck": "admissionchecks",
-}
+KEPT = ("ClusterQueue", "ResourceFlavor", "Topology", "AdmissionCheck")
 PAUSE_S = 0.25
 AT_ONCE = 8
 AFTER_FAILURE_S = 30.0
@@ -144,7 +140,7 @@ class Keeper:
                 "finalizers": others if there else [*others, self._names.finalizer],
             }
         }
-        path = Kind(self._names.group, self._names.version, KEPT[kind], kind, False).path(name=seen.name)
+        path = ours(self._names, kind).path(name=seen.name)
         try:
             answer = await self._client.merge_patch(path, body)
         except (Conflict, NotFound):

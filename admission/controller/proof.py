@@ -15,12 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import structlog
-
 from admission.kube.client import ApiError, Client, Kind, NotFound, TooManyRequests, Unavailable, unanswered
 from admission.names import Names
-
-log = structlog.get_logger("muster.hold")
 
 Mode = Literal["policy", "webhook"]
 _POLICIES = Kind("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy", False)

@@ -6,63 +6,52 @@ most once per object and interval, and only where it differs from what is stored
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from admission import quantity
 from admission.controller.conditions import Condition, with_conditions
-from admission.controller.decode import Item, milliseconds
+from admission.controller.decode import Item
 from admission.engine import order
+from admission.engine.activity import Activity
 from admission.engine.model import ClusterQueue, Cohort, LocalQueue
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
+from admission.jobs.kinds import millis
 from admission.jobs.values import rfc3339
-from admission.names import ACTIVE, Names
+from admission.names import ACTIVE
 
 INT64_MAX = quantity.INT64_MAX
 
-Reader = Callable[[dict[str, Any], Names], tuple[Any, Sequence[str]]]
-
-
-def judged(kind: str, read: Reader) -> Reader:
-    """A reader of `jobs.values` that also tells which rules of the kind the object breaks: API servers before 1.34 get
-    the kinds without their rules, and store what the others refuse."""
-    from admission.api.kinds import validate_object  # most controllers do without, and start sooner
-
-    def reader(raw: dict[str, Any], names: Names) -> tuple[Any, Sequence[str]]:
-        value, problems = read(raw, names)
-        return value, [*problems, *validate_object({**raw, "apiVersion": names.api_version, "kind": kind}, names)]
-
-    return reader
-
 
 def queue_status(state: State, seen: Item[ClusterQueue], now: int) -> dict[str, Any]:
-    numbers = state.queue_numbers(seen.name)
-    active, reason, message = state.queue_active(seen.name)
-    status: dict[str, Any] = {
-        "pendingWorkloads": numbers.pending,
-        "reservingWorkloads": numbers.reserving,
-        "admittedWorkloads": numbers.admitted,
-        "flavorsReservation": flavors(numbers, reserved=True),
-        "flavorsUsage": flavors(numbers, reserved=False),
-        "fairSharing": {"weightedShare": min(numbers.weighted_share, INT64_MAX)},
-    }
-    return _with_active(seen, status, active, reason, message, now)
+    return _of_tree(seen, state.queue_numbers(seen.name), state.queue_active(seen.name), now)
+
+
+def cohort_status(state: State, seen: Item[Cohort], now: int) -> dict[str, Any]:
+    return _of_tree(seen, state.cohort_numbers(seen.name), state.cohort_active(seen.name), now)
+
+
+def _of_tree(seen: Item[Any], numbers: QueueNumbers, active: Activity, now: int) -> dict[str, Any]:
+    share = {"weightedShare": min(numbers.weighted_share, INT64_MAX)}
+    return _with_active(seen, {**_counted(numbers, borrowed=True), "fairSharing": share}, active, now)
 
 
 def local_queue_status(state: State, seen: Item[LocalQueue], now: int) -> dict[str, Any]:
     numbers = state.local_queue_numbers((seen.namespace, seen.name))
-    active, reason, message = state.local_queue_active((seen.namespace, seen.name))
-    status: dict[str, Any] = {
+    status = _counted(numbers, borrowed=False)
+    if (sample := _sample(state, seen, numbers, now)) is not None:
+        status["fairSharing"] = {"weightedShare": 0, "admissionFairSharingStatus": sample}
+    return _with_active(seen, status, state.local_queue_active((seen.namespace, seen.name)), now)
+
+
+def _counted(numbers: QueueNumbers, *, borrowed: bool) -> dict[str, Any]:
+    return {
         "pendingWorkloads": numbers.pending,
         "reservingWorkloads": numbers.reserving,
         "admittedWorkloads": numbers.admitted,
-        "flavorsReservation": flavors(numbers, reserved=True, borrowed=False),
-        "flavorsUsage": flavors(numbers, reserved=False, borrowed=False),
+        "flavorsReservation": flavors(numbers, reserved=True, borrowed=borrowed),
+        "flavorsUsage": flavors(numbers, reserved=False, borrowed=borrowed),
     }
-    if (sample := _sample(state, seen, numbers, now)) is not None:
-        status["fairSharing"] = {"weightedShare": 0, "admissionFairSharingStatus": sample}
-    return _with_active(seen, status, active, reason, message, now)
 
 
 def next_sample(state: State, seen: Item[LocalQueue]) -> int | None:
@@ -71,7 +60,7 @@ def next_sample(state: State, seen: Item[LocalQueue]) -> int | None:
     queue = state.cluster_queue(local.cluster_queue)
     if fairness is None or queue is None or not queue.usage_based_fairness:
         return None
-    last = milliseconds(_noted(seen).get("lastUpdate"))
+    last = millis(_noted(seen).get("lastUpdate"))
     return last + fairness.sampling_ms if last else 0
 
 
@@ -107,20 +96,6 @@ def _sample(state: State, seen: Item[LocalQueue], numbers: QueueNumbers, now: in
     }
 
 
-def cohort_status(state: State, seen: Item[Cohort], now: int) -> dict[str, Any]:
-    numbers = state.cohort_numbers(seen.name)
-    active, reason, message = state.cohort_active(seen.name)
-    status: dict[str, Any] = {
-        "pendingWorkloads": numbers.pending,
-        "reservingWorkloads": numbers.reserving,
-        "admittedWorkloads": numbers.admitted,
-        "flavorsReservation": flavors(numbers, reserved=True),
-        "flavorsUsage": flavors(numbers, reserved=False),
-        "fairSharing": {"weightedShare": min(numbers.weighted_share, INT64_MAX)},
-    }
-    return _with_active(seen, status, active, reason, message, now)
-
-
 def flavors(numbers: QueueNumbers, *, reserved: bool, borrowed: bool = True) -> list[dict[str, Any]]:
     """[{name, resources: [{name, total, borrowed}]}], in the order in which the queue names them first; then what its
     gangs hold of flavors that it names no more."""
@@ -142,12 +117,11 @@ def with_hold(status: dict[str, Any], seen: Item[Any], held: Condition, now: int
     return {**status, "conditions": with_conditions(before, [held], now, seen.generation)["conditions"]}
 
 
-def _with_active(
-    seen: Item[Any], status: dict[str, Any], active: bool, reason: str, message: str, now: int
-) -> dict[str, Any]:
+def _with_active(seen: Item[Any], status: dict[str, Any], active: Activity, now: int) -> dict[str, Any]:
+    is_active, reason, message = active
     if seen.problems:  # it is used for as far as it can be read; who wrote it looks here
         message += f"; but it is written wrong: {'; '.join(seen.problems)}"
-    conditions = with_conditions(seen.status or {}, [(ACTIVE, active, reason, message)], now, seen.generation)
+    conditions = with_conditions(seen.status or {}, [(ACTIVE, is_active, reason, message)], now, seen.generation)
     status["conditions"] = conditions["conditions"]
     return status
 
