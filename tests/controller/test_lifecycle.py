@@ -1151,6 +1151,8 @@ def test_a_flavor_is_out_of_stock_for_who_loses_its_nodes_too_but_kueue_has_no_w
         ((("main", 1),), (("main", 2),), ()),  # never less than was told
         ((("other", 1),), (), ()),
         ((), (), ()),
+        # What another pod set, or this one, gave before stays given.
+        ((("main", 1),), (("other", 1),), (("main", 1), ("other", 1))),
     ],
 )
 def test_what_a_running_gang_may_give_back(left: Any, told: Any, wanted: Any) -> None:
@@ -1171,6 +1173,110 @@ def test_it_looks_again_when_time_alone_can_change_the_answer() -> None:
     assert due.step is None
     assert due.at == NOW + 1_000
     assert next_step(seen, SETTINGS, due.at).step is not None
+
+
+ON_A_LOST_NODE = {"live": 1, "lost_until": NOW + 900}
+LATER: dict[str, tuple[Sight, int | None]] = {
+    "finished, and a pod of it still ends on a node that is lost": (
+        Sight(job(**RUNNING, finished="Failed"), workload(**ADMITTED), PodTally(**ON_A_LOST_NODE), queue="q"),
+        NOW + 900,
+    ),
+    "at its end, and one does": (
+        Sight(job(**ENDING), workload(**ADMITTED), PodTally(**ON_A_LOST_NODE), queue="q"),
+        NOW + 900,
+    ),
+    "at its end, and what is done is given back before that": (
+        Sight(
+            job(**ENDING, left=(("main", 1),)),
+            workload(**ADMITTED),
+            PodTally(**ON_A_LOST_NODE),
+            queue="q",
+            spare_since=NOW - SETTINGS.give_back_ms + 500,
+        ),
+        NOW + 500,
+    ),
+    "being deleted, and one does": (
+        Sight(job(**RUNNING, deleting=True), workload(**ADMITTED), PodTally(**ON_A_LOST_NODE), queue="q"),
+        NOW + 900,
+    ),
+    "evicted, and one does": (
+        Sight(job(**STOPPED), workload(**LEAVING), PodTally(**ON_A_LOST_NODE), queue="q"),
+        NOW + 900,
+    ),
+    "admitted, and one does of before it was held": (
+        Sight(job(), workload(**ADMITTED), PodTally(**ON_A_LOST_NODE), queue="q"),
+        NOW + 900,
+    ),
+    "admitted, and one is there of before it was held": (
+        Sight(job(), workload(**ADMITTED), PodTally(live=1, lost_until=NOW + 9_000), queue="q"),
+        NOW - 100 + SETTINGS.acknowledge_ms,
+    ),
+    "it runs with more pods than were admitted": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(live=3, ready=2, beyond=Beyond(NOW - 9_000, 3, 2)),
+            queue="q",
+        ),
+        NOW + 1_000,
+    ),
+    "it runs, a pod of it finds no room on its node": (
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2, unschedulable_since=NOW - 9_000), "q"),
+        NOW + 1_000,
+    ),
+    "it runs, and has a maximum": (
+        Sight(
+            job(**RUNNING, max_execution_s=10),
+            workload(**ADMITTED, limit=10, run_ms=2_000),
+            PodTally(live=2, ready=2),
+            queue="q",
+        ),
+        NOW - 100 + 8_000,
+    ),
+    "it ran, and its namespace is being deleted": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(ready=2, missing_since=NOW - 1_000),
+            queue="q",
+            terminating=True,
+        ),
+        NOW - 1_000 + SETTINGS.give_back_ms,
+    ),
+    "it runs, and some of it is done": (
+        Sight(
+            job(**RUNNING, left=(("main", 1),)),
+            workload(**ADMITTED),
+            PodTally(live=1, ready=2),
+            queue="q",
+            spare_since=NOW - 1_000,
+        ),
+        NOW - 1_000 + SETTINGS.give_back_ms,
+    ),
+    "it runs, and its controller may have to be reminded": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(live=2, ready=2),
+            queue="q",
+            idle=((JOB_KEY, NOW - 1_000), (("Job", "ns", "k"), NOW - 2_000)),
+        ),
+        NOW - 2_000 + SETTINGS.acknowledge_ms,
+    ),
+    "it runs": (Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2), queue="q"), None),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_when_it_is_looked_at_again_though_nothing_changes(name: str) -> None:
+    seen, at = LATER[name]
+    assert next_step(seen, SETTINGS, NOW) == life.Next(None, at)
+
+
+@pytest.mark.parametrize("unled", [(), (CHILDREN[0],)])
+def test_a_workload_whose_job_is_gone_is_looked_at_again_when_its_last_pod_counts_as_lost(unled: Any) -> None:
+    due = life.next_orphan_step(workload(**ADMITTED), PodTally(**ON_A_LOST_NODE, unled=unled))
+    assert due == life.Next(None, NOW + 900)
 
 
 def test_a_jobset_whose_controller_says_nothing_is_looked_at_when_it_is_waited_for_no_longer() -> None:
