@@ -15,13 +15,30 @@ from admission.controller.actuate import Options
 from admission.controller.answers import State
 from admission.controller.app import Controller, Tuning
 from admission.controller.change import held_back
+from admission.controller.finalizers import used_by
 from admission.controller.lifecycle import Settings
 from admission.controller.stale import _STATUS_OF
-from admission.engine.model import MUSTER, LabelSelector, Requirement
+from admission.engine.model import (
+    MUSTER,
+    Admission,
+    CheckRule,
+    ClusterQueue,
+    Cohort,
+    Flavor,
+    FlavorQuotas,
+    LabelSelector,
+    PodSetAssignment,
+    Put,
+    Quota,
+    Requirement,
+    ResourceGroup,
+    Workload,
+)
+from admission.engine.state import State as Engine
 from admission.jobs.values import rfc3339
 from admission.kube.client import Fenced, NotFound
 from tests.controller import lab
-from tests.controller.lab import NAMES, World, cluster_queue, job, local_queue, own
+from tests.controller.lab import GPU, NAMES, World, cluster_queue, job, local_queue, own
 
 FLAVOR = {"nodeLabels": {"gpu": "h100"}, "topologyName": "racks"}
 NODE = {
@@ -178,6 +195,30 @@ async def test_what_is_in_use_waits_for_its_end_and_what_is_not_goes_at_once(wor
             return not any([await there(kind, name) for kind, name in kept])
 
         await until(all_gone)
+
+
+def test_what_still_needs_a_flavor() -> None:
+    """Also one that no queue names any more, while a gang holds quota of it; and one that a Cohort names alone."""
+    state = Engine(MUSTER)
+
+    def groups(flavor: str) -> tuple[ResourceGroup, ...]:
+        return (ResourceGroup((GPU,), (FlavorQuotas(flavor, ((GPU, Quota(8)),)),)),)
+
+    for name in ("old", "new", "shared", "idle"):
+        state.apply(Put(Flavor(name, topology="racks" if name == "idle" else "")))
+    state.apply(Put(Cohort("all", groups=groups("shared"))))
+    state.apply(Put(ClusterQueue("team", groups=groups("old"))))
+    given = Admission("team", (PodSetAssignment("main", ((GPU, "old"),), ((GPU, 2),), 2),))
+    state.apply(Put(Workload("ml", "w", uid="w", queue="main", admission=given, reserved_at=1)))
+    state.apply(Put(ClusterQueue("team", groups=groups("new"), checks=(CheckRule("budget"),))))
+    assert used_by(state) == {
+        ("ClusterQueue", "team"): "1 gang holds quota of it",
+        ("ResourceFlavor", "old"): "gangs of ClusterQueue team hold quota of it",
+        ("ResourceFlavor", "new"): "ClusterQueue team names it",
+        ("ResourceFlavor", "shared"): "Cohort all names it",
+        ("AdmissionCheck", "budget"): "ClusterQueue team names it",
+        ("Topology", "racks"): "ResourceFlavor idle names it",
+    }
 
 
 @pytest.mark.parametrize("there", [True, False])

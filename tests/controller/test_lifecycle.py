@@ -125,6 +125,14 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(kind="JobSet"), None, PodTally(live=1), queue="q", haunted=True),
         None,
     ),
+    "then it is, whatever its Jobs still say of a start": (
+        Sight(job(kind="JobSet"), None, queue="q", marked=CHILDREN),
+        life.CreateWorkload(),
+    ),
+    "nor do they keep it from being looked at": (
+        Sight(job(kind="JobSet"), None, queue="q", haunted=True, marked=CHILDREN),
+        None,
+    ),
     "and those that nobody stops are stopped": (
         Sight(job(kind="JobSet"), None, PodTally(live=1, stray=(("ns", "p"),)), queue="q", haunted=True),
         life.StopPods((), (("ns", "p"),)),
@@ -278,6 +286,10 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         life.EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew"),
     ),
     "running": (Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2), queue="q"), None),
+    "running by a Workload that does not say what its job was": (
+        Sight(job(**RUNNING), workload(**ADMITTED, spec_hash=""), PodTally(live=2, ready=2), queue="q"),
+        None,
+    ),
     "running, suspended by somebody else": (
         Sight(job(**STOPPED), workload(**ADMITTED), queue="q"),
         life.EvictWorkload("OutOfSync", "The job was suspended by somebody else while it ran"),
@@ -537,6 +549,10 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     ),
     "at its end by its own count, before its pods are seen": (
         Sight(job(**ENDING), workload(**ADMITTED), queue="q"),
+        None,
+    ),
+    "at its end, and a pod that its Job counts was not seen": (
+        Sight(job(**{**ENDING, "active": 1}), workload(**ADMITTED), PodTally(lost=1), queue="q"),
         None,
     ),
     "at its end, what has ended is given back": (
@@ -1056,6 +1072,33 @@ def test_in_kueue_mode_who_was_ready_has_the_time_to_recover_alone(
         assert (due.reason, due.cause, due.backoff) == ("PodsReadyTimeout", cause, True)
 
 
+def test_in_kueue_mode_nobody_has_less_time_for_that_no_node_was_heard_of() -> None:
+    settings = replace_in(SETTINGS, as_kueue=True, recovery_ms=60_000)
+    tally = PodTally(**{**LATE, "behind_since": NOW - 70_000})
+    value = workload(**{**ADMITTED, "admitted_at": NOW - 100_000})
+    seen = Sight(job(**RUNNING), value, tally, queue="q", heard_since=NOW - 1_000)
+    assert next_step(seen, settings, NOW) == life.Next(None, NOW + 59_000)
+
+
+@pytest.mark.parametrize(
+    ("as_kueue", "pods_ready_ms", "refused_for", "leaves"),
+    [
+        (False, 300_000, 60_000, True),
+        (False, 30_000, 30_000, True),
+        (False, None, 3_600_000, False),
+        (True, 300_000, 60_000, False),
+        (True, 300_000, 300_000, True),
+    ],
+)
+def test_how_long_a_start_may_be_refused(
+    as_kueue: bool, pods_ready_ms: int | None, refused_for: int, leaves: bool
+) -> None:
+    settings = Settings(pods_ready_ms=pods_ready_ms, as_kueue=as_kueue)
+    seen = Sight(job(), workload(**ADMITTED), queue="q", start_refused=(NOW - refused_for, NOW, "no"))
+    step = next_step(seen, settings, NOW).step
+    assert isinstance(step, life.EvictWorkload if leaves else life.StartJob)
+
+
 QUOTA = 'pods "train-1" is forbidden: exceeded quota: team'
 LEAVES_FOR_IT = life.EvictWorkload(
     "PodsReadyTimeout",
@@ -1151,6 +1194,8 @@ def test_a_flavor_is_out_of_stock_for_who_loses_its_nodes_too_but_kueue_has_no_w
         ((("main", 1),), (("main", 2),), ()),  # never less than was told
         ((("other", 1),), (), ()),
         ((), (), ()),
+        # What another pod set, or this one, gave before stays given.
+        ((("main", 1),), (("other", 1),), (("main", 1), ("other", 1))),
     ],
 )
 def test_what_a_running_gang_may_give_back(left: Any, told: Any, wanted: Any) -> None:
@@ -1158,6 +1203,13 @@ def test_what_a_running_gang_may_give_back(left: Any, told: Any, wanted: Any) ->
     assert life.spare(job(**RUNNING, left=left), value) == wanted
     assert life.spare(job(**STOPPED, left=left), value) == ()
     assert life.spare(job(**RUNNING, left=left), replace(value, evicted="Preempted")) == ()
+
+
+def test_what_a_pod_set_gave_back_it_has_given_when_another_gives() -> None:
+    (part,) = ADMISSION.pod_sets
+    given = replace(ADMISSION, pod_sets=(part, replace(part, name="more")))
+    value = workload(**{**ADMITTED, "admission": given}, reclaimable=(("main", 2),)).value
+    assert life.spare(job(**RUNNING, left=(("main", 1), ("more", 1))), value) == (("main", 2), ("more", 1))
 
 
 def test_it_looks_again_when_time_alone_can_change_the_answer() -> None:
@@ -1171,6 +1223,110 @@ def test_it_looks_again_when_time_alone_can_change_the_answer() -> None:
     assert due.step is None
     assert due.at == NOW + 1_000
     assert next_step(seen, SETTINGS, due.at).step is not None
+
+
+ON_A_LOST_NODE = {"live": 1, "lost_until": NOW + 900}
+LATER: dict[str, tuple[Sight, int | None]] = {
+    "finished, and a pod of it still ends on a node that is lost": (
+        Sight(job(**RUNNING, finished="Failed"), workload(**ADMITTED), PodTally(**ON_A_LOST_NODE), queue="q"),
+        NOW + 900,
+    ),
+    "at its end, and one does": (
+        Sight(job(**ENDING), workload(**ADMITTED), PodTally(**ON_A_LOST_NODE), queue="q"),
+        NOW + 900,
+    ),
+    "at its end, and what is done is given back before that": (
+        Sight(
+            job(**ENDING, left=(("main", 1),)),
+            workload(**ADMITTED),
+            PodTally(**ON_A_LOST_NODE),
+            queue="q",
+            spare_since=NOW - SETTINGS.give_back_ms + 500,
+        ),
+        NOW + 500,
+    ),
+    "being deleted, and one does": (
+        Sight(job(**RUNNING, deleting=True), workload(**ADMITTED), PodTally(**ON_A_LOST_NODE), queue="q"),
+        NOW + 900,
+    ),
+    "evicted, and one does": (
+        Sight(job(**STOPPED), workload(**LEAVING), PodTally(**ON_A_LOST_NODE), queue="q"),
+        NOW + 900,
+    ),
+    "admitted, and one does of before it was held": (
+        Sight(job(), workload(**ADMITTED), PodTally(**ON_A_LOST_NODE), queue="q"),
+        NOW + 900,
+    ),
+    "admitted, and one is there of before it was held": (
+        Sight(job(), workload(**ADMITTED), PodTally(live=1, lost_until=NOW + 9_000), queue="q"),
+        NOW - 100 + SETTINGS.acknowledge_ms,
+    ),
+    "it runs with more pods than were admitted": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(live=3, ready=2, beyond=Beyond(NOW - 9_000, 3, 2)),
+            queue="q",
+        ),
+        NOW + 1_000,
+    ),
+    "it runs, a pod of it finds no room on its node": (
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2, unschedulable_since=NOW - 9_000), "q"),
+        NOW + 1_000,
+    ),
+    "it runs, and has a maximum": (
+        Sight(
+            job(**RUNNING, max_execution_s=10),
+            workload(**ADMITTED, limit=10, run_ms=2_000),
+            PodTally(live=2, ready=2),
+            queue="q",
+        ),
+        NOW - 100 + 8_000,
+    ),
+    "it ran, and its namespace is being deleted": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(ready=2, missing_since=NOW - 1_000),
+            queue="q",
+            terminating=True,
+        ),
+        NOW - 1_000 + SETTINGS.give_back_ms,
+    ),
+    "it runs, and some of it is done": (
+        Sight(
+            job(**RUNNING, left=(("main", 1),)),
+            workload(**ADMITTED),
+            PodTally(live=1, ready=2),
+            queue="q",
+            spare_since=NOW - 1_000,
+        ),
+        NOW - 1_000 + SETTINGS.give_back_ms,
+    ),
+    "it runs, and its controller may have to be reminded": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(live=2, ready=2),
+            queue="q",
+            idle=((JOB_KEY, NOW - 1_000), (("Job", "ns", "k"), NOW - 2_000)),
+        ),
+        NOW - 2_000 + SETTINGS.acknowledge_ms,
+    ),
+    "it runs": (Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2), queue="q"), None),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_when_it_is_looked_at_again_though_nothing_changes(name: str) -> None:
+    seen, at = LATER[name]
+    assert next_step(seen, SETTINGS, NOW) == life.Next(None, at)
+
+
+@pytest.mark.parametrize("unled", [(), (CHILDREN[0],)])
+def test_a_workload_whose_job_is_gone_is_looked_at_again_when_its_last_pod_counts_as_lost(unled: Any) -> None:
+    due = life.next_orphan_step(workload(**ADMITTED), PodTally(**ON_A_LOST_NODE, unled=unled))
+    assert due == life.Next(None, NOW + 900)
 
 
 def test_a_jobset_whose_controller_says_nothing_is_looked_at_when_it_is_waited_for_no_longer() -> None:
@@ -1358,3 +1514,16 @@ def test_a_workload_without_a_job_is_looked_at_again_when_its_time_is_over():
     assert at is not None
     assert life.bare_step(seen, StopPolicy.NONE, "", SETTINGS, at - 1).step is None
     assert isinstance(life.bare_step(seen, StopPolicy.NONE, "", SETTINGS, at).step, life.EvictWorkload)
+
+
+def test_of_a_workload_without_a_job_nothing_lasts_longer_for_a_clock_that_was_set_ahead() -> None:
+    by = 10_000_000
+    due = life.bare_step(
+        workload(**ADMITTED, limit=60), StopPolicy.NONE, "", SETTINGS, NOW + by, set_ahead=SetAhead(NOW, by)
+    )
+    assert due == life.Next(None, NOW - 100 + by + 60_000)
+
+
+def test_a_workload_without_a_job_gives_back_what_was_given_twice() -> None:
+    due = life.bare_step(workload(**ADMITTED), StopPolicy.NONE, "", SETTINGS, NOW, given_twice="4 gpu")
+    assert due.step == life.EvictWorkload("OutOfSync", "4 gpu")

@@ -12,10 +12,24 @@ import pytest
 from structlog.testing import capture_logs
 
 from admission.controller import decode, queue_status
+from admission.controller.actuate import Options
 from admission.controller.app import Controller
-from admission.engine.model import MUSTER, ClusterQueue, Cohort, Flavor, LocalQueue, PodSet, PodShape, Put, Workload
+from admission.controller.lifecycle import Settings
+from admission.engine.model import (
+    MUSTER,
+    Admission,
+    ClusterQueue,
+    Cohort,
+    Flavor,
+    LocalQueue,
+    PodSet,
+    PodShape,
+    Put,
+    Workload,
+)
 from admission.engine.state import State
 from admission.jobs import values
+from admission.kube.client import Client
 from admission.names import KUEUE_GROUP, Names
 from tests.controller.lab import World, cluster_queue, local_queue, own
 from tests.controller.test_keep import running, until
@@ -227,3 +241,64 @@ async def test_what_is_written_wrong_is_logged_once(world: World) -> None:
                 controller._on_item(Flavor, old, new)
     told = [(line["kind"], line["name"]) for line in lines if line["event"] == "written wrong"]
     assert told == [("ResourceFlavor", "x")] * 2
+
+
+def test_what_becomes_of_a_gang_is_shown_of_all_queues_above_it() -> None:
+    """Also of the one whose quota it holds, where its LocalQueue leads elsewhere by now; and in a loop once of each."""
+    controller = Controller(
+        Client.plain("http://127.0.0.1:1"),
+        names=NAMES,
+        rules=MUSTER,
+        settings=Settings(),
+        options=Options(can_rank=False),
+    )
+    for one in (
+        Cohort("lab", parent="it"),
+        Cohort("it"),
+        Cohort("round", parent="round"),
+        ClusterQueue("a", cohort="lab"),
+        ClusterQueue("b", cohort="round"),
+        LocalQueue("ml", "main", "b"),
+    ):
+        controller.state.apply(Put(one))
+    controller.stale._stale.clear()
+    controller.stale.add_of(Workload("ml", "w", queue="main", uid="w", admission=Admission("a", ())))
+    assert set(controller.stale._stale) == {
+        ("LocalQueue", "ml", "main"),
+        ("ClusterQueue", "", "a"),
+        ("ClusterQueue", "", "b"),
+        ("Cohort", "", "lab"),
+        ("Cohort", "", "it"),
+        ("Cohort", "", "round"),
+    }
+
+
+async def test_a_status_that_was_refused_is_offered_again_though_nothing_changes(world: World) -> None:
+    await world.put(own("ClusterQueue", "team-a", {}))
+    await world.put(own("LocalQueue", "main", {"clusterQueue": "team-a"}, namespace="ml"))
+    async with running(world, leads=False) as controller:
+        await sees(controller, 1)
+        world.denied.add("PATCH localqueues")
+        assert [await controller.stale.write() for _ in range(2)] == [1, 1]
+        world.denied.clear()
+        assert [await controller.stale.write() for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize("changes", [True, False])
+async def test_what_changes_while_a_status_is_being_written_is_not_taken_for_written(
+    world: World, monkeypatch: pytest.MonkeyPatch, changes: bool
+) -> None:
+    await world.put(own("ClusterQueue", "team-a", {}))
+    await world.put(own("LocalQueue", "main", {"clusterQueue": "team-a"}, namespace="ml"))
+    async with running(world, leads=False) as controller:
+        await sees(controller, 1)
+        write, main = controller.statuses.write, ("LocalQueue", "ml", "main")
+
+        async def meanwhile(*said: Any) -> Any:
+            if changes:
+                controller.stale.add(*main)
+            return await write(*said)
+
+        monkeypatch.setattr(controller.statuses, "write", meanwhile)
+        assert await controller.stale.write() == 1
+        assert (main in controller.stale._stale) is changes

@@ -47,6 +47,7 @@ from admission.engine.model import (
     Requirement,
     ResourceGroup,
     Rules,
+    StopPolicy,
     Taint,
     Toleration,
     TopologyAssignment,
@@ -780,10 +781,17 @@ def test_a_taint_that_takes_pods_off_a_node_loses_it_to_those_that_do_not_tolera
     given = Admission("q", (replace(GIVEN.pod_sets[0], topology=at),))
     repair, pool = Taint("repair", "now", "NoExecute"), Taint("pool", "", "NoExecute")
 
-    def sight(*taints: Taint, own: tuple[Toleration, ...] = (), by_flavor: tuple[Toleration, ...] = ()) -> Any:
+    def sight(
+        *taints: Taint,
+        own: tuple[Toleration, ...] = (),
+        by_flavor: tuple[Toleration, ...] = (),
+        by_check: tuple[Toleration, ...] = (),
+    ) -> Any:
         setting.state.apply(Put(Flavor("f", elastic=True, tolerations=by_flavor)))
         shape = PodShape(tolerations=own)
-        world.workload_seen(seen(replace(HOLDS, admission=given, pod_sets=(PodSet("main", 2, shape),))))
+        check = Check("c", CheckState.READY, tolerations=(("main", by_check),))
+        held = replace(HOLDS, admission=given, pod_sets=(PodSet("main", 2, shape),), checks=(check,))
+        world.workload_seen(seen(held))
         world.node_seen(Node("n1", taints=taints))
         got = world.sight(KEY, 0)
         return got.lost_nodes, got.tainted
@@ -796,6 +804,7 @@ def test_a_taint_that_takes_pods_off_a_node_loses_it_to_those_that_do_not_tolera
     assert KEY in setting.woken
     assert sight(repair, own=(Toleration("repair", "Exists"),)) == nothing
     assert sight(pool, by_flavor=(Toleration("pool", "Exists", effect="NoExecute"),)) == nothing
+    assert sight(pool, by_check=(Toleration("pool", "Exists", effect="NoExecute"),)) == nothing
     assert sight(pool, repair, own=(Toleration("pool", "Exists"),))[0] == ("n1",)
     assert world.pods_live(("ns", "w1"), 0) == 0
     world.pod_seen(pod("a", terminating=True))
@@ -873,6 +882,8 @@ def test_a_pod_that_its_start_did_not_make_is_none_of_a_gang_after_its_template_
         ),
         ((replace(SET, deleting=True), CHILD), (), (), (("Job", "ns", "set-a-0"),)),
         ((replace(SET, deleting=True), replace(CHILD, suspended=True)), (), (), ()),
+        ((replace(SET, deleting=True), replace(CHILD, finished="Succeeded")), (), (), ()),
+        ((replace(SET, deleting=True), replace(CHILD, deleting=True)), (), (), ()),
         ((CHILD,), (pod("a", held_by="c1", jobset_uid="s1"),), (), (("Job", "ns", "set-a-0"),)),
     ],
     ids=str,
@@ -1082,6 +1093,9 @@ def test_a_job_of_a_gang_that_is_gone_is_stopped() -> None:
     world.job_seen(replace(CHILD, owner=None, marked_for=""))
     world.workload_lost(world.workloads[("ns", "w")])
     assert next_step(world.sight(key, 0), settings, 0).step is None
+    for one in (SET, CHILD):
+        world.job_seen(one)
+    assert next_step(world.sight(key, 0), settings, 0).step is None, "its JobSet is there, and stops it"
 
 
 def test_a_pod_of_another_namespace_is_none_of_the_gang_whatever_it_says() -> None:
@@ -1296,6 +1310,159 @@ def test_whether_a_gang_ran_is_known_of_the_admission_that_it_holds() -> None:
     assert ran(replace(HOLDS, evicted="NodeFailures"), ready=False), "on its way out"
     assert not ran(replace(HOLDS, admitted_at=9), ready=False)
     assert not ran(replace(HOLDS, job_uid=""))
+
+
+@pytest.mark.parametrize(
+    ("local", "of_queue", "wanted"),
+    [
+        (StopPolicy.NONE, StopPolicy.NONE, (StopPolicy.NONE, "ClusterQueue")),
+        (StopPolicy.HOLD, StopPolicy.NONE, (StopPolicy.HOLD, "LocalQueue")),
+        (StopPolicy.HOLD, StopPolicy.HOLD, (StopPolicy.HOLD, "ClusterQueue")),
+        (StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN, (StopPolicy.HOLD_AND_DRAIN, "ClusterQueue")),
+        (StopPolicy.HOLD_AND_DRAIN, StopPolicy.HOLD, (StopPolicy.HOLD_AND_DRAIN, "LocalQueue")),
+    ],
+)
+def test_of_the_policies_of_its_queues_the_stricter_stops_a_gang(
+    local: StopPolicy, of_queue: StopPolicy, wanted: tuple[StopPolicy, str]
+) -> None:
+    setting = Setting()
+    queue = setting.state.cluster_queue("q")
+    assert queue is not None
+    setting.state.apply(Put(replace(queue, stop_policy=of_queue)))
+    setting.state.apply(Put(LocalQueue("ns", "main", "q", stop_policy=local)))
+    sight = setting.world.sight(KEY, 100)
+    assert (sight.stop_policy, sight.stopped_by) == wanted
+
+
+def test_who_gives_room_back_that_was_given_twice_is_not_asked_for_it_again() -> None:
+    world = Setting().world
+    world.give_back_twice(("ns", "w"), "4 gpu")
+    assert world.sight(KEY, 100).given_twice == "4 gpu"
+    world.workload_seen(seen(replace(HOLDS, admission=None, admitted=False)))
+    world.workload_seen(seen(HOLDS))
+    assert world.sight(KEY, 200).given_twice == ""
+
+
+def test_who_sits_out_waits_no_less_for_that() -> None:
+    setting = Setting()
+
+    def until(requeue_at: int) -> int:
+        waits = replace(HOLDS, admission=None, admitted=False, requeue_at=requeue_at)
+        setting.world.workload_seen(seen(waits))
+        laid = setting.state.workload(waits.key)
+        assert laid is not None
+        return laid.requeue_at
+
+    setting.world.sit_out(("ns", "w"), 0, 300)
+    assert [until(at) for at in (0, 200, 500)] == [300, 300, 500]
+
+
+def test_what_became_of_the_volumes_of_very_many_is_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision follows after each: between them others have theirs."""
+    monkeypatch.setattr("admission.controller.world.LAID_AT_ONCE", 1)
+    decides: list[str] = []
+    world = World(State(MUSTER), changed_job=lambda _: None, dirty=lambda: decides.append("decide"))
+    shape = PodShape(claims=("data",))
+    for name in "abc":
+        waits = replace(HOLDS, name=name, uid=name, job_uid="", admission=None, pod_sets=(PodSet("main", 1, shape),))
+        world.workload_seen(seen(waits))
+    world.storage_changed(None, Claim("ns", "data", volume="pv", bound=True))
+    left = []
+    for _ in "abc":
+        decides.clear()
+        world.lay(seen=True)
+        there = (world.state.workload(("ns", name)) for name in "abc")
+        left.append((sum("does not exist in" in one.unbound for one in there if one is not None), bool(decides)))
+    assert left == [(2, True), (1, True), (0, False)]
+
+
+def test_a_pod_that_lost_its_labels_is_of_its_gang_no_more() -> None:
+    world = Setting().world
+    world.pod_seen(pod("a"))
+    world.pod_seen(pod("a", workload_uid="", owner_uid="", held_by="", pod_set=""))
+    assert world.pods_of(("ns", "w1")) == world.pods_of(("ns", "j1")) == []
+
+
+def test_of_several_pods_the_first_counts() -> None:
+    setting = Setting()
+    world = setting.world
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (ON_N1,)))))
+    for name, at in (("n1", 9000), ("n2", 5000), ("n3", 7000)):
+        world.node_seen(Node(name))
+        world.node_seen(Node(name, lost_since=at))
+        world.pod_seen(pod(f"ends-{name}", node=name, terminating=True, created_at=at))
+        world.pod_seen(pod(f"turned-{name}", ready=False, unready_since=at, node="n4"))
+        waits = {"ready": False, "node": "", "unschedulable_since": at, "unschedulable_message": name}
+        world.pod_seen(pod(f"waits-{name}", created_at=10, **waits))
+    tally = world.sight(KEY, 9500).pods
+    assert tally.lost_until == 5000 + world.lost_after_ms
+    assert tally.unready_since == 5000
+    assert (tally.unschedulable_since, tally.unschedulable_message) == (5000, "n2")
+    assert tally.last_created_at == 10, "one that ends is not waited for to be ready"
+
+
+def test_whose_pods_are_gone_waits_for_none_to_be_placed_and_has_none_too_many() -> None:
+    setting = Setting()
+    world = setting.world
+    world.job_seen(replace(JOB, pods_expected=2))
+    world.pod_seen(pod("a", node="", ready=False, created_at=50))
+    world.sight(KEY, 100)
+    assert world.placing.lacking() == [KEY]
+    world.pod_lost(pod("a"))
+    world.sight(KEY, 200)
+    assert world.placing.lacking() == []
+
+    def beyond(now: int) -> Beyond | None:
+        return world.sight(KEY, now).pods.beyond
+
+    world.workload_seen(seen(replace(HOLDS, reclaimable=(("main", 2),))))
+    for at in (300, 500):
+        world.pod_seen(pod("b"))
+        assert beyond(at) == Beyond(at, 1, 0, "main", 2)
+        world.pod_lost(pod("b"))
+        assert beyond(at + 100) is None
+
+
+def test_of_several_gangs_on_a_node_the_last_has_lost_the_devices_that_are_gone() -> None:
+    setting = Setting()
+    world = setting.world
+    names = ("old", "new", "over")
+    for at, name in enumerate(names):
+        world.job_seen(replace(JOB, name=name, uid=name))
+        held = replace(HOLDS, name=name, uid=name, job_uid=name, admitted_at=at, admission=Admission("q", (ON_N1,)))
+        world.workload_seen(seen(replace(held, finished=name == "over")))
+
+    def lost(devices: int, now: int) -> list[str]:
+        world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", devices),)))
+        for at in (now, now + NODE_GONE_MS):
+            sights = {name: world.sight(("Job", "ns", name), at) for name in names[:2]}
+        return [name for name, sight in sights.items() if sight.lost_nodes]
+
+    assert lost(8, 0) == [], "who has finished holds none"
+    assert lost(7, 100_000) == ["new"]
+    assert lost(3, 200_000) == ["old", "new"]
+
+
+def test_which_flavors_have_nodes_that_take_pods_off() -> None:
+    setting = Setting()
+    for name, labels in (("a", (("pool", "a"),)), ("b", (("pool", "b"),)), ("c", (("pool", "a"), ("arch", "x")))):
+        setting.state.apply(Put(Flavor(name, node_labels=labels)))
+    for pool in "ab":
+        taints = (Taint("repair", "", "NoExecute" if pool == "a" else "NoSchedule"),)
+        setting.world.node_seen(Node(f"n-{pool}", labels=(("pool", pool), ("zone", "z")), taints=taints))
+    assert setting.world.tainted_flavors() == {"a", "f"}
+
+
+def test_a_place_is_come_back_to_by_who_waited_alone() -> None:
+    world = Setting().world
+    waits = seen(replace(HOLDS, admission=None, admitted=False))
+    world.workload_seen(waits)
+    world.workload_lost(waits)
+    assert world.place_of("j1") == waits
+    world.workload_seen(seen(HOLDS))
+    assert world.place_of("j1") is None
+    world.workload_lost(seen(HOLDS))
+    assert world.place_of("j1") is None
 
 
 DISRUPTED = Taint("karpenter.sh/disrupted", "", "NoSchedule")

@@ -353,6 +353,19 @@ def test_a_changed_job_takes_no_start() -> None:
         patched(changed, plan.patch)
 
 
+def test_a_template_is_put_back_in_the_job_that_was_looked_at_alone() -> None:
+    """It was started again meanwhile, say."""
+    stopped = begin(JOB, job(), admission(main=["a", "b", "c"]))
+    stopped["spec"]["suspend"] = True
+    late = pins.restore(stopped, NAMES)
+    assert late is not None
+    changed = copy.deepcopy(stopped)
+    changed["metadata"]["generation"] += 1
+    with pytest.raises(AssertionError):
+        patched(changed, late)
+    assert patched(stopped, late)["spec"]["template"] == job()["spec"]["template"]
+
+
 def test_a_former_leader_cannot_stop_a_later_start() -> None:
     first = begin(JOB, job(), admission(main=["a", "b", "c"]))
     late = suspend(first, NAMES)
@@ -516,6 +529,19 @@ def test_a_list_that_is_too_long_for_an_annotation_goes_by_gates() -> None:
         assert notes[NAMES.pin_form_annotation] == form
         size = len(json.dumps([entry for entry in started.patch if "hosts" in entry["path"]]))
         assert size < pins.HOSTS_LIMIT + 200
+
+
+def test_the_lists_of_all_pod_sets_together_are_no_longer_than_an_annotation_may_be() -> None:
+    """Each alone would be: what does not fit beside those before it goes by gates."""
+    host, raw = "n" * (pins.HOSTS_LIMIT // 4), jobset()
+    for entry, replicas in zip(raw["spec"]["replicatedJobs"], (3, 1), strict=True):
+        entry["replicas"] = replicas
+    started = begin(JOBSET, raw, admission(driver=[host] * 3, workers=[host] * 2))
+    templates = [entry["template"]["spec"]["template"] for entry in started["spec"]["replicatedJobs"]]
+    assert [template["metadata"]["annotations"][NAMES.pin_form_annotation] for template in templates] == [
+        pins.RANKS,
+        pins.GATES,
+    ]
 
 
 def test_a_pin_is_added_to_each_term_of_the_users() -> None:
