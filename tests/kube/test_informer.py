@@ -168,7 +168,7 @@ async def test_a_watch_that_is_not_answered_is_asked_for_again(server: Server, s
     server.faults += [passing(), hang()]
     async with (
         Client.plain(server.url, read_timeout=0.5, backoff=(0.001, 0.01)) as client,
-        informing(client, stall_seconds=3600.0) as (informer, _seen, _),
+        informing(client, stall_seconds=3600.0, watch_seconds=(3600.0, 3600.0)) as (informer, _seen, _),
     ):
         await settle(lambda: server.count("GET", watch="true") == 1)
         server.put("y")
