@@ -12,7 +12,7 @@ import asyncio
 import base64
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 import structlog
 
@@ -41,14 +41,14 @@ class Aggregate:
         *,
         namespace: str,
         believe: Callable[[Mapping[str, str]], str],
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),  # noqa: TID251 - certificates live by the calendar
+        now: Callable[[], datetime] | None = None,
     ) -> None:
         """`believe`: takes the data of the ConfigMap and returns the CA (PEM) of the front proxy; raises ValueError."""
         self._client = client
         self._api_service = f"{names.version}.{names.visibility_group}"
         self._namespace = namespace
         self._believe = believe
-        self._now = now
+        self._now = now or client.clock.wall
         self._held: Certificates | None = None
         self._trusted = ""
         self.context: ssl.SSLContext | None = None
@@ -75,7 +75,7 @@ class Aggregate:
 
     async def _look(self) -> None:
         hosts = certificates.service_names(SERVICE, self._namespace)
-        have = await kept(self._client, self._namespace, SECRET, (*hosts, "localhost"), self._now(), self._held)
+        have = await kept(self._client, self._namespace, SECRET, (*hosts, "localhost"), self._now, self._held)
         if self.context is None:
             self.context = certificates.context(have)
             self._held = have

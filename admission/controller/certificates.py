@@ -20,8 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -97,8 +99,7 @@ def from_files(folder: Path) -> Certificates:
     it. Raises ValueError or OSError when there is none, or half of a new one."""
     cert, key = (folder / CERT).read_bytes(), (folder / KEY).read_bytes()
     ca = (folder / CA_CERT).read_bytes() if (folder / CA_CERT).exists() else b""
-    private = serialization.load_pem_private_key(key, None)
-    if x509.load_pem_x509_certificate(cert).public_key() != private.public_key():
+    if x509.load_pem_x509_certificate(cert).public_key() != _private(key).public_key():
         raise ValueError(f"{folder}: the key does not belong to the certificate")
     return Certificates(ca, b"", cert, key)
 
@@ -126,7 +127,10 @@ def _due(cert: x509.Certificate, now: datetime) -> bool:
 
 
 def _hosts(cert: x509.Certificate) -> set[str]:
-    names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    try:
+        names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return set()
     return {
         *names.get_values_for_type(x509.DNSName),
         *(str(address) for address in names.get_values_for_type(x509.IPAddress)),
@@ -144,10 +148,18 @@ def _matches(have: Certificates) -> bool:
 
 
 def _load(cert: bytes, key: bytes) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    loaded, private = x509.load_pem_x509_certificate(cert), serialization.load_pem_private_key(key, None)
+    loaded, private = x509.load_pem_x509_certificate(cert), _private(key)
     if not isinstance(private, ec.EllipticCurvePrivateKey) or loaded.public_key() != private.public_key():
         raise ValueError("the key does not belong to the certificate")
     return loaded, private
+
+
+def _private(key: bytes) -> Any:
+    """Raises ValueError, also for one that takes a password, or is of a kind that nobody here knows."""
+    try:
+        return serialization.load_pem_private_key(key, None)
+    except (TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(str(error)) from None
 
 
 def _still_needed(bundle: bytes, now: datetime) -> bytes:

@@ -19,6 +19,7 @@ from admission.controller.resources import ours
 from admission.engine.state import State
 from admission.kube.client import ApiError, Client, Conflict, NotFound
 from admission.kube.events import EventRecorder
+from admission.kube.flow import Told
 from admission.kube.informer import Informer, Key
 from admission.names import Names
 
@@ -74,6 +75,7 @@ class Keeper:
         self._events = events
         self._changed = asyncio.Event()
         self._failed = False
+        self._refused = Told()
         self._leaving = False
         """Something is being deleted that is still needed."""
         self._told: dict[str, str] = {}
@@ -146,10 +148,13 @@ class Keeper:
         except (Conflict, NotFound):
             return False  # a newer version is on its way, and wakes us
         except (ApiError, OSError, TimeoutError) as error:
-            log.warning("finalizer not written", kind=kind, name=seen.name, error=str(error))
+            # Where a right is missing it is so of all of them.
+            tell = log.warning if self._refused.due() else log.debug
+            tell("finalizer not written", kind=kind, name=seen.name, error=str(error), times=self._refused.times)
             self._failed = True
             self._changed.set()
             return False
+        self._refused.over()
         if not there:
             self._informers[kind].learn(answer)
         return True

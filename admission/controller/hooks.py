@@ -14,7 +14,8 @@ import asyncio
 import base64
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from admission.jobs.hold import IDENTITIES, Identities
 from admission.jobs.requests import LIMITS, Limits
 from admission.kube.access import Access, Unfenced
 from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Forbidden, Invalid, Kind, NotFound
+from admission.kube.flow import Told
 from admission.names import Names
 
 log = structlog.get_logger("muster.webhook")
@@ -68,7 +70,6 @@ class Hooks:
         has_queue: Callable[[str, str], bool] = lambda _namespace, _name: False,
         folder: Path | None = None,
         look_every_s: float | None = None,
-        now: Any = lambda: datetime.now(UTC),  # noqa: TID251 - certificates live by the calendar
     ) -> None:
         self._client = client
         self._names = names
@@ -81,13 +82,13 @@ class Hooks:
         self._defaulted = defaulted_namespaces
         self._folder = folder
         self._look_every_s = look_every_s if look_every_s is not None else 60.0 if folder is None else 10.0
-        self._now = now
         reviews = Access(Unfenced(client))
         self.webhook = Webhook(reviews, names, identities=identities or IDENTITIES, limits=limits, has_queue=has_queue)
         self._tls: ssl.SSLContext | None = None
         self._held: Certificates | None = None
         self._runner: web.AppRunner | None = None
         self._writing = asyncio.Lock()
+        self._unrestored = Told()
 
     def _hosts(self) -> Sequence[str]:
         if self._service is not None:
@@ -125,14 +126,16 @@ class Hooks:
 
     async def restore(self) -> None:
         """Write the configurations again: somebody emptied them, as Helm does when it makes them anew, or changed them.
-        What cannot be written is told in the log."""
+        What cannot be written is told in the log, now and then."""
         try:
             async with self._writing:
                 # Another replica may have told of a new CA meanwhile: an old one must not be written over it.
                 if self._held is not None:
                     await self._renewed()
+            self._unrestored.over()
         except (ApiError, OSError, TimeoutError, ValueError) as error:
-            log.warning("webhook not restored", error=str(error))
+            tell = log.warning if self._unrestored.due() else log.debug
+            tell("webhook not restored", error=str(error), times=self._unrestored.times)
 
     async def _renew(self) -> None:
         async with self._writing:
@@ -162,9 +165,10 @@ class Hooks:
         """From the files, else from the Secret; made or renewed there when it is time."""
         if self._folder is not None:
             return certificates.from_files(self._folder)
-        return await kept(self._client, self._namespace, SECRET, self._hosts(), self._now(), self._held)
+        return await kept(self._client, self._namespace, SECRET, self._hosts(), self._client.clock.wall, self._held)
 
     async def _configure(self, have: Certificates) -> None:
+        """Raises TimeoutError where somebody else is always quicker."""
         for wanted in configurations(
             self._names,
             ca_bundle=have.bundle,
@@ -195,6 +199,8 @@ class Hooks:
                     break
                 except Conflict:
                     continue
+            else:
+                raise TimeoutError(f"{wanted['kind']} {wanted['metadata']['name']} keeps changing under this replica")
 
 
 def _keep_bundles(wanted: dict[str, Any], there: dict[str, Any]) -> None:
@@ -209,15 +215,27 @@ def _keep_bundles(wanted: dict[str, Any], there: dict[str, Any]) -> None:
 
 
 async def kept(
-    client: Client, namespace: str, secret: str, hosts: Sequence[str], now: datetime, held: Certificates | None
+    client: Client,
+    namespace: str,
+    secret: str,
+    hosts: Sequence[str],
+    clock: Callable[[], datetime],
+    held: Certificates | None,
 ) -> Certificates:
     """The certificates that a Secret keeps for these hosts; made or renewed there when it is time. Replicas agree, for
     each write is a create or carries the version that was read. Raises TimeoutError when they do not.
+
+    clock: of who looks at them, which is the API server; where this machine's is ahead, one would begin in its future.
 
     held: what this replica serves. It goes back into a Secret that was emptied or spoilt, for the other replicas serve
     it too, and callers trust it.
     """
     path = _SECRETS.path(namespace, secret)
+    for _ in range(2):
+        if client.clock.doubtful:
+            with suppress(NotFound):
+                await client.get(path)
+    now = clock()
     for _ in range(5):
         try:
             raw = await client.get(path)

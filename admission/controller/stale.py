@@ -233,9 +233,11 @@ class StaleQueues:
             self.add(*queue)
         except (ApiError, OSError, TimeoutError) as error:
             self._failed(queue, error)
-            tell = log.debug if unanswered(error) or self._unwritten.get(queue) == str(error) else log.warning
+            # What it says may be in other words each time, as where a connection broke of a webhook that is away.
+            why = f"{error.status} {error.reason}" if isinstance(error, ApiError) else type(error).__name__
+            tell = log.debug if unanswered(error) or self._unwritten.get(queue) == why else log.warning
             tell("queue status not written", kind=kind, name=name, error=str(error))
-            self._unwritten[queue] = str(error)
+            self._unwritten[queue] = why
             self.add(*queue)
         else:
             if queue in self._unwritten:

@@ -6,8 +6,9 @@
     POST /default-queues                                        jobs without a label get the LocalQueue `default`
 
 Whether a caller may admit is asked of the API server (SubjectAccessReview), only where the answer matters, and kept for
-a few seconds. What the webhook cannot read it refuses; what concerns it is picked by labels in `configurations`, so
-that when it is down jobs without the label still come and go.
+a few seconds. What the webhook cannot read it refuses; what it cannot judge, for nobody says who asks, it leaves to its
+`failurePolicy`. What concerns it is picked by labels in `configurations`, so that when it is down jobs without a label
+still come and go.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import structlog
 from aiohttp import web
 
 from admission.jobs import hold
@@ -26,7 +28,11 @@ from admission.jobs.hold import IDENTITIES, Caller, Identities
 from admission.jobs.kinds import Json, Operation, obj, text
 from admission.jobs.requests import LIMITS, Limits
 from admission.kube.access import Access
+from admission.kube.client import ApiError
+from admission.kube.flow import Told
 from admission.names import DEFAULT_QUEUE, JOBSET_GROUP, JOBSET_NAME_LABEL, Names
+
+log = structlog.get_logger("muster.webhook")
 
 BODY_LIMIT = 3 << 20
 """Bytes; the API server itself takes objects of 3 MiB at most, so old and new together are refused above twice that."""
@@ -57,6 +63,7 @@ class Webhook:
         """Who asks is to close the connection when it has its answer."""
         self.leaving = False
         """No more is reviewed: what this needs to answer is closed."""
+        self._unjudged = Told()
         self.reviewed: dict[tuple[str, bool], int] = {}
         """(path, allowed) -> how many; for metrics."""
         for path, review in (
@@ -74,7 +81,8 @@ class Webhook:
 
     async def serve(self, port: int, tls: ssl.SSLContext | None, *, host: str | None = None) -> web.AppRunner:
         """Listen; the caller cleans the runner up."""
-        runner = web.AppRunner(self.app, access_log=None)
+        # Whoever still waits for the authorizer then is not waited for: the process has some seconds to end.
+        runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=2)
         await runner.setup()
         await web.TCPSite(runner, host, port, ssl_context=tls).start()
         return runner
@@ -92,7 +100,13 @@ class Webhook:
             asked = obj(body.get("request"))
             if not asked.get("uid"):
                 return web.Response(status=400, text="the body is no AdmissionReview")
-            answer = await review(asked)
+            try:
+                answer = await review(asked)
+            except (ApiError, OSError, TimeoutError) as error:
+                if self._unjudged.due():
+                    log.warning("not reviewed", path=request.path, error=str(error), times=self._unjudged.times)
+                return web.Response(status=500, text=f"what the caller may do cannot be looked up now: {error}")
+            self._unjudged.over()
             response: Json = {"uid": asked["uid"], "allowed": not isinstance(answer, str)}
             if isinstance(answer, str):
                 response["status"] = {"code": 403, "reason": "Forbidden", "message": answer}

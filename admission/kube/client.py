@@ -9,8 +9,10 @@ Every write passes `fence` just before it is sent, and is over, one way or the o
 call: the client gives up then, and the server is told the same limit. `lease.py` counts on both. A write that was sent
 ends by itself where its caller is cancelled: cut off, it would be in doubt for all that time (`settle`).
 
-Watches have a session of their own, since each pins a connection. Names and labels are the caller's concern; this
-module knows only paths (`Kind.path`).
+Watches have a session of their own, since each pins a connection. So has what is urgent: where all connections die at
+once and nobody is told (an address that moves to another machine), each that is kept open costs whoever is given it a
+whole time limit, and the lease has time for one. Names and labels are the caller's concern; this module knows only
+paths (`Kind.path`).
 """
 
 # ruff: noqa: N818  # the errors are named as the API server names its reasons
@@ -20,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
@@ -52,6 +55,8 @@ APPLY_PATCH = "application/apply-patch+yaml"
 _LONGEST_LINE = 64 << 20  # bytes; the largest object a server stores is some MiB
 _CONNECT = 10.0  # seconds
 _BESIDE = 32  # connections for what passes no gate: the lease, and reviews (see access.py)
+_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""A machine that is gone is noticed after half a minute, also by who only listens, as a watch does: seconds, times."""
 
 
 class Fenced(Exception):
@@ -176,7 +181,8 @@ BEGINS_S = 15.0
 """So long after a connection was refused, or broke, a 403 is put down to `Beginning`."""
 _BY_ADMISSION = re.compile(r"exceeded quota|denied")
 """403 of who was let in, but not with this object."""
-_TOO_LARGE = "etcdserver: request is too large"
+_TOO_LARGE = re.compile("etcdserver: request is too large|trying to send message larger than max")
+"""Said by the store, and by the API server's own client of it."""
 _DENIED = re.compile(r'admission webhook "[^"]*" denied the request')
 """What begins so says the webhook, and by a code of its own: none at all is 400, and its 429 or 409 are no word of the
 API server."""
@@ -218,7 +224,7 @@ def error_of(status: int, data: bytes | msgspec.Raw, retry_after: str | None = N
         wait = min(max(wait, 0.0), LONGEST_WAIT_S)
     if status == 500 and _UNDECLARED.search(message):
         return Undeclared(status, reason or "InternalError", message, body, wait)
-    if status == 500 and _TOO_LARGE in message:
+    if status == 500 and _TOO_LARGE.search(message):
         return Invalid(status, reason or "InternalError", message, body, wait)
     denied = _DENIED.match(message) is not None
     if status >= 500:
@@ -365,6 +371,7 @@ class Client:
         """Fenced writes that are under way."""
         self._doubtful_until = float("-inf")
         self._unary: aiohttp.ClientSession | None = None
+        self._beside: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
         self._past: list[aiohttp.ClientSession] = []
         self._opened_with = who.certificates
@@ -406,34 +413,38 @@ class Client:
 
     async def close(self) -> None:
         await self.settle(0)
-        sessions = [session for session in (self._unary, self._streams, *self._past) if session is not None]
-        self._unary = self._streams = None
+        now = (self._unary, self._beside, self._streams)
+        sessions = [session for session in (*now, *self._past) if session is not None]
+        self._unary = self._beside = self._streams = None
         self._past = []
         for session in sessions:
             await session.close()
 
     def _open(self) -> None:
-        self._unary = self._session(limit=self.flow.most + _BESIDE)
+        self._unary = self._session(limit=self.flow.most)
+        self._beside = self._session(limit=_BESIDE)
         self._streams = self._session(limit=0)
         self._opened_with = self._who.certificates
 
-    async def _sessions(self) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
-        """For requests, for streams. A connection keeps the client certificate that it was made with, and one that is
-        busy never ends: with another certificate others are made, and what is under way goes on on the old ones."""
-        if self._unary is None or self._streams is None:
+    async def _sessions(self) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession, aiohttp.ClientSession]:
+        """For requests, for urgent ones, for streams. A connection keeps the client certificate that it was made with,
+        and one that is busy never ends: with another certificate others are made, and what is under way goes on on the
+        old ones."""
+        if self._unary is None or self._beside is None or self._streams is None:
             raise RuntimeError("the client is not open: use `async with`")
         if self._opened_with != self._who.certificates:
-            past, self._past = self._past, [self._unary, self._streams]
+            past, self._past = self._past, [self._unary, self._beside, self._streams]
             self._open()
             for session in past:
                 await session.close()
-        return self._unary, self._streams
+        return self._unary, self._beside, self._streams
 
     def _session(self, *, limit: int) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
             limit=limit,
             ssl=self._who.tls if self._who.tls is not None else True,
             keepalive_timeout=30.0,
+            socket_factory=_socket,
         )
         session = aiohttp.ClientSession(
             connector=connector,
@@ -509,10 +520,8 @@ class Client:
         fence = self.fence if write and fenced and query.get("dryRun") != "All" else None
         if fence is not None:
             allowed = min(allowed, self.write_timeout)  # the next leader waits no longer than that
-        if write:
-            query.setdefault("timeout", f"{max(1, int(allowed))}s")
         deadline = loop.time() + allowed
-        url = self._url(path, query)
+        limited = write and "timeout" not in query
         data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {"Accept": accept} | ({"Content-Type": content_type or JSON} if data is not None else {})
         verb = "LIST" if method == "GET" and "limit" in query else method
@@ -531,11 +540,13 @@ class Client:
             try:
                 if not urgent:
                     await self._enter(path, lane, deadline)
+                if limited:
+                    query["timeout"] = f"{max(1, round(deadline - loop.time()))}s"
                 sent = self._once(
                     verb=verb,
                     method=method,
                     path=path,
-                    url=url,
+                    url=self._url(path, query),
                     data=data,
                     headers=headers,
                     deadline=deadline,
@@ -610,7 +621,8 @@ class Client:
         loop = asyncio.get_running_loop()
         doubtful = False
         try:
-            session, _ = await self._sessions()
+            gated, beside, _ = await self._sessions()
+            session = beside if urgent else gated
             if fence is not None:
                 fence()
                 doubtful = True
@@ -637,7 +649,8 @@ class Client:
                     0, "NoAnswer", f"{method} {path}: {type(error).__name__} {error}", ambiguous=write and not unsent
                 ) from error
             seconds = loop.time() - started
-            self.clock.heard(answer.headers.get("Date"), asked)
+            if answer.content_type == JSON:  # else who stands before the API server may speak, with its own clock
+                self.clock.heard(answer.headers.get("Date"), asked)
             doubtful = doubtful and answer.status >= 500
             if 200 <= answer.status < 300:
                 self._count(verb, path, answer.status, seconds)
@@ -858,8 +871,8 @@ class Client:
         """The lines of a watch from `resource_version` on, each one whole, until the server ends it in good order.
 
         opened: called when the server has accepted it, which may be long before the first line.
-        Raises Gone (410), and Unavailable when the stream breaks, ends within a line, or brings nothing for
-        `idle_timeout` seconds (None: somewhat more than `timeout_seconds`).
+        Raises Gone (410), and Unavailable when it is not accepted within `read_timeout`, when the stream breaks, ends
+        within a line, or brings nothing for `idle_timeout` seconds (None: somewhat more than `timeout_seconds`).
         """
         query = {
             "watch": "true",
@@ -874,15 +887,16 @@ class Client:
         try:
             async with asyncio.timeout_at(started + self.read_timeout):
                 authorization = await self._who.header()
-                _, session = await self._sessions()
-            async with session.get(
-                self._url(path, query),
-                headers={} if authorization is None else {"Authorization": authorization},
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=idle),
-                allow_redirects=False,
-                proxy=self._who.proxy,
-                server_hostname=self._who.server_hostname,
-            ) as answer:
+                *_, session = await self._sessions()
+                accepted = await session.get(
+                    self._url(path, query),
+                    headers={} if authorization is None else {"Authorization": authorization},
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=idle),
+                    allow_redirects=False,
+                    proxy=self._who.proxy,
+                    server_hostname=self._who.server_hostname,
+                )
+            async with accepted as answer:
                 status = answer.status
                 if status == 200:
                     self._count("WATCH", path, status, loop.time() - started)
@@ -917,8 +931,19 @@ class Client:
                     raise Unavailable(200, "CutShort", f"{path}: the stream ended within a line", ambiguous=False)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if not status:
-                self._count("WATCH", path, 0, loop.time() - started)
+                self._count("WATCH", path, 0, loop.time() - started, late=isinstance(error, TimeoutError))
             raise Unavailable(0, "StreamBroken", f"{path}: {type(error).__name__} {error}", ambiguous=False) from error
+
+
+def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Of a connection, for this address."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, much in _ALIVE.items():
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), much)
+    return made
 
 
 def _repeatable(error: ApiError, path: str, *, write: bool) -> bool:

@@ -18,6 +18,8 @@ from email.utils import parsedate_to_datetime
 
 import structlog
 
+from admission.kube.flow import Told
+
 _log = structlog.get_logger(__name__)
 
 SLACK_MS = 2_000
@@ -57,6 +59,7 @@ class ServerClock:
         self.ahead_ms = 0
         """How far `local` is ahead of the API server's clock; negative when it is behind."""
         self.set_ahead = NOT_SET
+        self._wrong = Told()
         self._known = False
         self._heard_at = 0
         self._before: tuple[int, int] | None = None
@@ -100,6 +103,8 @@ class ServerClock:
             self.set_ahead = SetAhead(was, was_ahead_ms - self.ahead_ms)
         self._known = True
         if self.ahead_ms:
-            _log.warning("this clock is not the API server's, whose time is taken", ahead_s=self.ahead_ms / 1000)
-        else:
+            # Of several API servers one may go wrong: who speaks changes all the time.
+            tell = _log.warning if self._wrong.due() else _log.debug
+            tell("this clock is not the API server's, whose time is taken", ahead_s=self.ahead_ms / 1000)
+        elif self._wrong.over() is not None:
             _log.info("this clock is the API server's again")

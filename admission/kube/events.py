@@ -246,7 +246,8 @@ class EventRecorder:
 
     async def _create(self, news: _News) -> None:
         namespace = news.regarding.get("namespace") or "default"
-        news.name = f"{news.regarding.get('name', 'unknown')[:200]}.{uuid4().hex[:16]}"
+        about = news.regarding.get("name", "unknown")[:200].rstrip(".-")  # a name has none of these before a dot
+        news.name = f"{about}.{uuid4().hex[:16]}"
         await self._client.create(
             EVENTS.path(namespace),
             {

@@ -99,7 +99,7 @@ class Informer(Generic[T]):
     decode: raw JSON of one object -> T; it may raise. on_change: (None, new) added, (old, new) changed, (old, None)
     gone. on_bad: called with the key and the error of what could not be decoded. optional: a kind that is not served
     (its CRD is not installed) counts as empty, and is looked for again every `absent_retry` seconds. withheld: so does
-    one that may not be listed, but what was seen of it stays. watch_seconds: range of the watch's own timeout.
+    one that may not be listed, but what was seen of it stays in `store`. watch_seconds: range of a watch's own timeout.
     stall_seconds: reconnect after that much silence; servers send a bookmark each minute.
     backoff: (base, cap) of the pauses, seconds; shorter ones where nobody answers. clock, sleep: monotonic seconds, and
     waiting for some.
@@ -334,12 +334,12 @@ class Informer(Generic[T]):
 
     def _after_failed_list(self, error: ApiError) -> float:
         """Seconds to wait before the next list."""
-        withheld = self._withheld and isinstance(error, Forbidden)
+        withheld = self._is_withheld(error)
         if withheld or isinstance(error, NotFound):
             self._absent += 1
-            if self._optional and (not self.store or (self._absent >= 3 and not withheld)):
-                # Once may be a server that has not yet read its CRDs: a full copy is emptied only for good reason.
-                for key in list(self.store):
+            if self._optional and (not self.store or self._absent >= 3):
+                # Once may be a server that has not yet read its CRDs: a full copy is given up only for good reason.
+                for key in [] if withheld else list(self.store):
                     self._remove(key)
                 self.resource_version = ""
                 self._heard_at = self._clock()
@@ -354,6 +354,9 @@ class Informer(Generic[T]):
         pause = self._pause(error)
         self._say("list failed", error, pause)
         return pause
+
+    def _is_withheld(self, error: ApiError) -> bool:
+        return self._withheld and isinstance(error, Forbidden)
 
     def _failed(self) -> None:
         if self._failed_at is None:
@@ -407,7 +410,7 @@ class Informer(Generic[T]):
                 # No answer, and an overloaded server, say nothing about our version; other answers in a row do.
                 if error.status not in {0, 429, 503}:
                     refused += 1
-                if isinstance(error, Gone | NotFound) or refused >= _PATIENCE:
+                if isinstance(error, Gone | NotFound) or self._is_withheld(error) or refused >= _PATIENCE:
                     await self._sleep(pause)
                     return
             if pause:

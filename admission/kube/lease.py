@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from math import inf
 from typing import Any
@@ -134,7 +134,7 @@ class LeaderElector:
         """
         self._wrote = False
         try:
-            while not await self._try():
+            while not await self._to_its_end(self._try()):
                 await self._rest()
             _log.info("the lease is held", lease=self._name, identity=self.identity)
         except BaseException:
@@ -189,13 +189,7 @@ class LeaderElector:
                 # Who runs comes here when it expires, however long the API server takes.
                 still = f", noticed {late:.0f} s late: this process stood still (CPU?)" if late >= LATE_S else ""
                 raise LeadershipLost(f"not renewed in time{still}")
-            trying = asyncio.ensure_future(self._try(expires))
-            try:
-                took = await asyncio.shield(trying)
-            except asyncio.CancelledError:
-                # Cut off, it could still be applied after the lease was read for its release, which would fail then.
-                await trying
-                raise
+            took = await self._to_its_end(self._try(expires))
             if not took and self.holder not in {"", self.identity}:
                 raise LeadershipLost(f"taken by {self.holder}")
             self._step_aside()
@@ -222,6 +216,16 @@ class LeaderElector:
         return seconds == inf
 
     # --- one try -----------------------------------------------------------------------------------------------------
+
+    async def _to_its_end(self, attempt: Coroutine[Any, Any, bool]) -> bool:
+        """Also when cancelled: cut off, it could still be applied after the lease was read for its release, which would
+        fail then, or find it another's."""
+        trying = asyncio.ensure_future(attempt)
+        try:
+            return await asyncio.shield(trying)
+        except asyncio.CancelledError:
+            await trying
+            raise
 
     async def _try(self, expires: float | None = None, *, again: bool = True) -> bool:
         """One attempt to take or renew the lease; no API failure escapes it."""

@@ -432,6 +432,7 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
         ("webhook", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"MutatingAdmissionPolicy/muster-hold"}),
         *((mode, {"ValidatingAdmissionPolicyBinding/muster-kinds"}, set()) for mode in ("webhook", "policy", "kueue")),
         ("cert-manager", {"Certificate/muster-webhook", "Issuer/muster-webhook"}, {"Secret/muster-webhook"}),
+        ("cert-manager-ca", set(), {"Certificate/muster-webhook-ca", "Issuer/muster-webhook-ca"}),
         ("cert-manager-ca", {"Certificate/muster-webhook"}, {"Issuer/muster-webhook", "Secret/muster-webhook"}),
         ("webhook", {"Secret/muster-webhook"}, {"Certificate/muster-webhook"}),
         ("few", set(), {"PriorityClass/muster-gang", "ConfigMap/muster-dashboards", "ClusterQueue/unseen"}),
@@ -623,7 +624,7 @@ def test_cert_manager_makes_the_certificate_and_the_controller_reads_files(row: 
     objects = rendered(row)
     file = load_config(of(objects, "ConfigMap", "muster-controller")["data"]["config.yaml"])
     assert (file.webhook.certificate, file.webhook.port) == ("files", 10250 if row.endswith("ca") else 9443)
-    made = of(objects, "Certificate")["spec"]
+    made = of(objects, "Certificate", "muster-webhook")["spec"]
     assert made["issuerRef"] == issuer
     assert set(made["dnsNames"]) <= set(service_names("muster-webhook", NAMESPACE))
     pod = of(objects, "Deployment")["spec"]["template"]["spec"]
@@ -634,6 +635,27 @@ def test_cert_manager_makes_the_certificate_and_the_controller_reads_files(row: 
     for kind in ("Mutating", "Validating"):
         hook = of(objects, f"{kind}WebhookConfiguration")
         assert hook["metadata"]["annotations"] == {"cert-manager.io/inject-ca-from": f"{NAMESPACE}/muster-webhook"}
+
+
+@needs_helm
+def test_the_authority_of_the_webhook_outlives_its_certificate() -> None:
+    """The API server trusts a new one at once, and replicas have its leaf when their nodes do: meanwhile no job could
+    be created, with each renewal."""
+    objects = rendered("cert-manager")
+
+    def signed_by(made: Object) -> Object:
+        return of(objects, made["issuerRef"]["kind"], made["issuerRef"]["name"])["spec"]
+
+    def hours(made: Object) -> int:
+        return int(made["duration"].partition("h")[0])
+
+    leaf = of(objects, "Certificate", "muster-webhook")["spec"]
+    assert "selfSigned" not in signed_by(leaf)
+    made = [one["spec"] for one in objects if one["kind"] == "Certificate" and one["spec"] != leaf]
+    (authority,) = [one for one in made if one["secretName"] == signed_by(leaf)["ca"]["secretName"]]
+    assert authority["isCA"]
+    assert hours(authority) > 10 * hours(leaf)
+    assert "selfSigned" in signed_by(authority)
 
 
 # ---------------------------------------------------------------- quota

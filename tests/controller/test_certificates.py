@@ -8,6 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from aiohttp import ClientSession, TCPConnector, web
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from admission.controller import certificates
 from admission.controller.certificates import CA_LIFE, LEAF_LIFE, Certificates, issue
@@ -44,8 +47,27 @@ def test_an_old_ca_stays_trusted_until_its_last_leaf_has_ended() -> None:
     assert issue(second, HOSTS, turn + LEAF_LIFE + timedelta(days=1)).old_ca == b""
 
 
+def of_others(password: bytes = b"") -> tuple[bytes, bytes]:
+    """A certificate without names, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    begun = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    whole = begun.serial_number(1).not_valid_before(NOW).not_valid_after(NOW + LEAF_LIFE).sign(key, hashes.SHA256())
+    hidden = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    form = serialization.Encoding.PEM
+    return whole.public_bytes(form), key.private_bytes(form, serialization.PrivateFormat.PKCS8, hidden)
+
+
+UNNAMED, LOCKED = of_others()[0], of_others(b"secret")[1]
+UNKNOWN = b"-----BEGIN PRIVATE KEY-----\nMBMCAQAwBwYDKgMEBQAEBQQDAQID\n-----END PRIVATE KEY-----\n"
+
+
 @pytest.mark.parametrize("field", ["ca_cert", "ca_key", "cert", "key", "old_ca"])
-@pytest.mark.parametrize("rubbish", [b"rubbish", b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"])
+@pytest.mark.parametrize(
+    "rubbish",
+    [b"rubbish", b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n", UNNAMED, LOCKED, UNKNOWN],
+    ids=["no text of it", "none in it", "without names", "with a password", "of an unknown kind"],
+)
 def test_what_cannot_be_read_is_made_anew(field: str, rubbish: bytes) -> None:
     broken = replace(issue(None, HOSTS, NOW), **{field: rubbish})
     made = issue(broken, HOSTS, NOW)

@@ -10,17 +10,22 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import yaml
+from aiohttp import web_response
+from cryptography import x509
+from structlog.testing import capture_logs
 
 from admission.controller import certificates
 from admission.controller.certificates import CA_CERT, CERT, KEY, Certificates, ends_at, from_files, issue
 from admission.controller.hooks import SECRET, Hooks
-from admission.kube.client import Forbidden
+from admission.kube.client import Conflict, Forbidden
+from admission.kube.clock import ServerClock
 from tests.controller.lab import NAMES, World
 from tests.controller.test_keep import until
 
@@ -148,6 +153,35 @@ async def test_a_replica_that_leaves_answers_over_connections_that_are_kept(worl
                 await asked()
 
 
+async def test_a_replica_that_leaves_waits_for_no_review_that_hangs(
+    world: World, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be killed in the midst of it, for it has twenty seconds."""
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    monkeypatch.setattr("admission.controller.hooks.PARTING_S", 0.01)
+    asked = asyncio.Event()
+
+    async def hangs(*_: Any, **__: Any) -> bool:
+        asked.set()
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    review = {"request": {"uid": "u", "operation": "UPDATE", "oldObject": {}, "userInfo": {"username": "ann"}}}
+    async with replica(world, unused_tcp_port) as hooks, asyncio.timeout(40):
+        monkeypatch.setattr(hooks.webhook._access, "allowed", hangs)
+        trust = ssl.create_default_context(cadata=(await told(world)).decode())
+        running = asyncio.ensure_future(hooks.run())
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
+            url = f"https://127.0.0.1:{unused_tcp_port}/validate-jobs"
+            asking = asyncio.ensure_future(session.post(url, json=review))
+            await asked.wait()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert running.cancelled()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+
 async def told(world: World) -> bytes:
     """The CAs that the API server trusts."""
     found = await world.client.get(CONFIGURATIONS)
@@ -213,6 +247,22 @@ async def test_a_certificate_that_may_not_be_renewed_is_served_until_it_ends(
             assert await served(unused_tcp_port, await told(world)) == der(had)
 
 
+async def test_a_certificate_is_valid_by_the_clock_of_the_api_server(
+    world: World, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that begins in its future, for this machine's clock is ahead, it takes for none: no job could be created."""
+
+    def its_clock() -> datetime:
+        return datetime.now(UTC) - timedelta(hours=1)  # noqa: TID251
+
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    monkeypatch.setattr(web_response, "rfc822_formatted_time", lambda: format_datetime(its_clock(), usegmt=True))
+    world.client.clock = ServerClock()
+    async with replica(world, unused_tcp_port):
+        leaf = x509.load_der_x509_certificate(await served(unused_tcp_port, await told(world)))
+    assert leaf.not_valid_before_utc <= its_clock() < leaf.not_valid_after_utc
+
+
 async def test_a_secret_made_without_the_chart_can_be_taken_over_by_it(world: World, unused_tcp_port: int) -> None:
     """The type of a Secret cannot be changed, and Helm applies that of the chart."""
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
@@ -252,6 +302,48 @@ async def test_what_is_taken_out_of_a_configuration_is_put_in_at_the_next_look(
             await world.client.put(path, {**whole, "webhooks": whole["webhooks"][:left]})
         await hooks._renew()
         assert (await world.client.get(path))["webhooks"] == whole["webhooks"]
+
+
+async def test_a_leaf_of_a_new_ca_is_served_when_the_api_server_was_told_of_it(
+    world: World, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else writes the configurations again and again (GitOps, Helm): what did not come to it was not told."""
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    put = world.client.put
+
+    async def overtaken(path: str, *arguments: Any, **more: Any) -> Any:
+        if path == CONFIGURATIONS:
+            raise Conflict(409, "Conflict", "the object has been modified")
+        return await put(path, *arguments, **more)
+
+    async with replica(world, unused_tcp_port) as hooks:
+        before = await served(unused_tcp_port, await told(world))
+        new = {name: base64.b64encode(value).decode() for name, value in a_certificate(90).data().items()}
+        await world.client.merge_patch(f"{SECRETS}/{SECRET}", {"data": new})
+        monkeypatch.setattr(world.client, "put", overtaken)
+        with pytest.raises(TimeoutError):
+            await hooks._renew()
+        assert await served(unused_tcp_port, await told(world)) == before
+        monkeypatch.undo()
+        await hooks._renew()
+        assert await served(unused_tcp_port, await told(world)) == ssl.PEM_cert_to_DER_cert(
+            base64.b64decode(new[CERT]).decode()
+        )
+
+
+async def test_what_keeps_it_from_being_written_again_is_told_now_and_then(world: World, unused_tcp_port: int) -> None:
+    """It is tried every two seconds for as long as jobs are not held."""
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    async with replica(world, unused_tcp_port) as hooks:
+        await world.client.merge_patch(CONFIGURATIONS, {"webhooks": []})
+        world.denied.add("PUT mutatingwebhookconfigurations")
+        with capture_logs() as lines:
+            for _ in range(5):
+                await hooks.restore()
+        assert [line["event"] for line in lines if line["log_level"] != "debug"] == ["webhook not restored"]
+        world.denied.clear()
+        await hooks.restore()
+        assert (await world.client.get(CONFIGURATIONS))["webhooks"]
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:

@@ -124,6 +124,24 @@ async def test_marking_many_queues_does_not_race_with_their_statuses(world: Worl
         assert controller.client.counts["PATCH", "clusterqueues", "", 409] == 0
 
 
+async def test_that_finalizers_may_not_be_written_is_told_once(world: World) -> None:
+    """It is tried again each half minute, of all that are there: each was a line."""
+    for i in range(20):
+        await world.put(own("ClusterQueue", f"team-{i:02}", {}))
+    async with running(world, leads=False) as controller:
+
+        async def seen() -> bool:
+            return len(controller.informers["ClusterQueue"].store) == 20
+
+        await until(seen)
+        world.denied.add("PATCH clusterqueues")
+        with capture_logs() as logged:
+            assert [await controller.keeper.once() for _ in range(3)] == [0, 0, 0]
+        assert [line["event"] for line in logged if line["log_level"] == "warning"] == ["finalizer not written"]
+        world.denied.clear()
+        assert await controller.keeper.once() == 20
+
+
 async def test_what_is_in_use_waits_for_its_end_and_what_is_not_goes_at_once(world: World) -> None:
     queue = cluster_queue("team-a", 16)
     queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": "budget"}]}

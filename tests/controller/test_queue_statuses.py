@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from admission.controller import decode, queue_status
@@ -130,6 +132,27 @@ async def test_statuses_that_are_refused_are_offered_a_few_at_a_time_and_told_on
         assert sorted(told) == [f"main-{i:02}" for i in range(40)]
         world.denied.clear()
         assert [await offered() for _ in range(3)] == [5, 35, 0]
+
+
+async def test_what_refuses_a_status_in_other_words_each_time_is_told_once(world: World) -> None:
+    await world.put(own("ClusterQueue", "team-a", {}))
+    await world.put(local_queue("main", "team-a"))
+    ports = itertools.count(40_000)
+
+    def away(request: web.Request) -> web.Response | None:
+        if request.method != "PATCH" or "localqueues" not in request.path:
+            return None
+        said = f'failed calling webhook "w": read tcp 10.0.0.1:{next(ports)}: connection reset by peer'
+        return web.json_response({"kind": "Status", "code": 500, "message": said}, status=500)
+
+    async with running(world, leads=False) as controller:
+        await sees(controller, 1)
+        world.sandbox.faults.append(away)
+        with capture_logs() as logs:
+            for _ in range(5):
+                controller.stale.add_all()
+                assert await controller.stale.write() == 1
+    assert [line["name"] for line in logs if line["log_level"] == "warning"] == ["main"]
 
 
 def group(resource: str, flavor: str, **more: int) -> dict[str, Any]:

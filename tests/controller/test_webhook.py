@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from structlog.testing import capture_logs
 
 from admission.controller.webhook import BODY_LIMIT, Webhook, configurations
 from admission.jobs.hold import Messages
 from admission.kube.access import Access, Unfenced
-from admission.kube.client import Client
+from admission.kube.client import Client, Unavailable
 from admission.kube.flow import Flow
 from admission.names import JOB_COMPLETION_INDEX, Names
 from tests.kube.server import Server, answer
@@ -156,6 +157,27 @@ async def test_the_authorizer_is_asked_seldom(
     clock.now = 6
     await ask(client, "/mutate-jobs", review(job(False), job(True)))
     assert authorizer.asked == 4
+
+
+async def test_where_nobody_says_who_asks_that_is_said_to_him_and_once_in_the_log(
+    client: TestClient[Any, Any], authorizer: Authorizer, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """By an API server that is busy: it reads the answer of a webhook that fails to whoever made the job. It was a
+    traceback in the log for each."""
+
+    async def busy(*_: Any) -> Any:
+        raise Unavailable(504, "Timeout", "the request did not complete in time", ambiguous=False)
+
+    monkeypatch.setattr(authorizer, "create", busy)
+    with capture_logs() as lines:
+        for path in ("/mutate-jobs", "/validate-jobs") * 10:
+            response = await client.post(path, json=review(job(False), job(True)))
+            assert response.status == 500
+            assert "did not complete in time" in await response.text()
+    assert [line["event"] for line in lines if line["log_level"] != "debug"] == ["not reviewed"]
+    assert caplog.records == []
+    monkeypatch.undo()
+    assert await ask(client, "/mutate-jobs", review(job(False), job(True))) == (True, HELD)
 
 
 async def test_a_write_that_waits_for_the_webhook_does_not_keep_it_waiting() -> None:

@@ -5,6 +5,7 @@ import gc
 import json
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
+from yarl import URL
 
 from admission.kube import client as kube
 from admission.kube import credentials
@@ -50,6 +52,7 @@ def test_an_object_of_a_namespaced_kind_has_a_namespace():
 
 
 TOO_LARGE = "etcdserver: request is too large"
+LARGER = "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2900027 vs. 2097152)"
 DENIED = 'admission webhook "w.example.com" denied the request: not in this namespace'
 AWAY = 'Internal error occurred: failed calling webhook "w.example.com": connection refused'
 
@@ -81,6 +84,7 @@ AWAY = 'Internal error occurred: failed calling webhook "w.example.com": connect
         (413, status(413, "RequestEntityTooLarge"), kube.Invalid, "RequestEntityTooLarge", "", False),
         (422, status(422, "Invalid"), kube.Invalid, "Invalid", "", False),
         (500, status(500, "", TOO_LARGE), kube.Invalid, "Internal Server Error", TOO_LARGE, False),
+        (500, status(500, "", LARGER), kube.Invalid, "Internal Server Error", LARGER, False),
         (302, "", kube.ApiError, "Found", "", False),
         (500, status(500, "InternalError"), kube.Unavailable, "InternalError", "", True),
         (500, status(500, "InternalError", AWAY), kube.Unavailable, "InternalError", AWAY, False),
@@ -236,6 +240,89 @@ async def test_a_read_on_a_dead_connection_is_asked_again_on_another(server: Ser
     assert server.count("GET") >= 3
 
 
+class Passage:
+    """Forwards connections to a server. `die`: those that are open bring nothing any more, and nobody is told, as where
+    an address moves to another machine."""
+
+    def __init__(self, server: Server) -> None:
+        self._port = URL(server.url).port
+        self._open: set[asyncio.Task[None]] = set()
+        self._ends: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        """Or the loop would break what nobody reads from any more."""
+        self.url = ""
+
+    async def __aenter__(self) -> Passage:
+        self._listening = await asyncio.start_server(self._enter, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listening.close()
+        self.die()
+        for _, writer in self._ends:
+            writer.close()
+
+    def die(self) -> None:
+        for one in self._open:
+            one.cancel()
+        self._open.clear()
+
+    async def _enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        self._ends += [(reader, writer), (there, back)]
+
+        async def forward(come: asyncio.StreamReader, go: asyncio.StreamWriter) -> None:
+            while data := await come.read(1 << 16):
+                go.write(data)
+
+        self._open |= {asyncio.ensure_future(forward(reader, back)), asyncio.ensure_future(forward(there, writer))}
+
+
+async def test_what_is_urgent_has_not_to_try_each_connection_that_died(server: Server, settle):
+    """The lease has time for one that brings no answer, and not for each that others left."""
+    server.put("x", colour="red")
+    release = asyncio.Event()
+
+    async def slow(_: web.Request) -> None:
+        await release.wait()
+
+    async with Passage(server) as passage, Client.plain(passage.url, backoff=(0.001, 0.01)) as client:
+        server.faults += [slow] * 8
+        several = [asyncio.ensure_future(client.get(X)) for _ in range(8)]
+        await settle(lambda: len(server.requests) == 8)
+        release.set()
+        await asyncio.gather(*several)
+        await client.get(X, urgent=True)
+        passage.die()
+        with pytest.raises(kube.Unavailable):
+            await client.get(X, urgent=True, attempts=1, timeout=0.2)
+        assert (await client.get(X, urgent=True, attempts=1))["data"] == {"colour": "red"}
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="Linux tells what timers a connection has")
+async def test_a_watch_asks_whether_the_other_machine_is_there(server: Server, client: Client, settle):
+    """It sends nothing by itself: that the other one lost its power would be noticed when the line has been silent for
+    minutes."""
+
+    async def follow() -> None:
+        async with aclosing(client.watch_lines(A, resource_version="1")) as lines:
+            async for _ in lines:
+                pass
+
+    following = asyncio.ensure_future(follow())
+    await settle(lambda: bool(server.watches))
+    at = f"0100007F:{URL(server.url).port:04X}"
+
+    def timers() -> list[str]:
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return [line[5][:2] for line in lines if line[2] == at and line[3] == "01"]
+
+    await settle(lambda: timers() in (["00"], ["02"]))  # what was sent is acknowledged
+    assert timers() == ["02"]
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
 async def test_a_read_of_a_slow_server_is_waited_for_ever_more_patiently(server: Server):
     server.put("x", colour="red")
 
@@ -250,6 +337,15 @@ async def test_a_read_of_a_slow_server_is_waited_for_ever_more_patiently(server:
 async def test_the_server_is_told_the_limit_of_a_write(server: Server, client: Client):
     await client.create(A, {"metadata": {"name": "x"}})
     assert server.requests[-1].query["timeout"] == "5s"
+
+
+async def test_the_server_is_told_what_is_left_of_the_limit(server: Server, client: Client):
+    """Who is told the whole of it again could still apply the write when it is thought to be over."""
+    server.faults.append(answer(429, headers={"Retry-After": "1"}))
+    await client.create(A, {"metadata": {"name": "x"}})
+    told, left = (request.query["timeout"] for request in server.requests)
+    assert told == "5s"
+    assert int(left.removesuffix("s")) <= 4
 
 
 async def test_a_push_back_is_repeated_for_writes_too_and_slows_everybody(server: Server, client: Client):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from email.utils import formatdate
 
 import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
 
 from admission.jobs.values import rfc3339
-from admission.kube.client import Client
+from admission.kube.client import ApiError, Client
 from admission.kube.clock import NOT_SET, ServerClock
 from admission.kube.events import EventRecorder
 from admission.kube.lease import LeaderElector
@@ -112,6 +115,41 @@ def test_that_the_api_servers_clock_is_set_ahead_is_known(ahead: int, by: int) -
     else:
         assert then <= told.at < then + 5_000
         assert abs(told.by - by) <= 2_000
+
+
+def test_of_api_servers_whose_clocks_differ_little_is_said() -> None:
+    clocks = Clocks(0)
+    with capture_logs() as lines:
+        for turn in range(50):
+            clocks.ahead = 10_000 * (turn % 2)  # of two answers by one of them, and two by the other
+            for _ in range(2):
+                clocks.true += 1_100
+                clocks.answer()
+    assert [line["log_level"] for line in lines if line["log_level"] != "debug"] == ["warning", "info"]
+
+
+@pytest.mark.parametrize(
+    ("said", "ahead"),
+    [({"json": {}}, 3600), ({"text": "<html>502 Bad Gateway"}, 0)],
+    ids=["by the API server", "by a load balancer"],
+)
+async def test_the_time_is_the_api_servers_and_not_of_who_stands_before_it(
+    server: Server, client: Client, said: dict[str, object], ahead: int
+) -> None:
+    """While that is away, a load balancer answers, by a clock of its own: all that is waited for would be over."""
+    client.clock = ServerClock(lambda: START)
+
+    async def dated(_: web.Request) -> web.Response:
+        headers = {"Date": formatdate(START // 1000 - 3600, usegmt=True)}
+        if "json" in said:
+            return web.json_response(said["json"], headers=headers)
+        return web.Response(status=502, text=str(said["text"]), headers=headers)
+
+    server.faults += [dated] * 3
+    for _ in range(3):
+        with suppress(ApiError):
+            await client.get("/version", attempts=1)
+    assert (client.clock.ahead_ms + 500) // 1000 == ahead
 
 
 async def test_what_others_read_is_dated_by_the_api_server(server: Server, client: Client) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -123,6 +124,15 @@ async def test_an_object_without_a_namespace(server: Server, recorder: EventReco
     ((key, event),) = server.objects.items()
     assert key[0] == "default"
     assert "namespace" not in event["involvedObject"]
+
+
+@pytest.mark.parametrize("name", ["q" * 199 + "-" + "r" * 20, "q" * 198 + ".-" + "r" * 20, "q" * 253])
+async def test_an_event_of_a_long_name_has_one_that_is_allowed(server: Server, recorder: EventRecorder, name: str):
+    recorder.record({**JOB, "name": name}, "Normal", "Started", "now")
+    await recorder.flush()
+    ((_, made),) = server.objects
+    assert len(made) <= 253
+    assert all(re.fullmatch("[a-z0-9]([a-z0-9-]*[a-z0-9])?", part) for part in made.split("."))
 
 
 async def test_a_long_note_is_cut_between_letters(server: Server, recorder: EventRecorder):

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from admission.kube.client import Client, Kind
 from admission.kube.informer import Informer, StoreWentBack
-from tests.kube.server import Server, answer, drop, passing, status
+from tests.kube.server import Server, answer, drop, hang, passing, status
 
 CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
 
@@ -160,6 +160,19 @@ async def test_silence_is_noticed(server, client, settle):
         server.put("x")
         await settle(lambda: same(informer, server))
         assert informer.relists == 1
+
+
+async def test_a_watch_that_is_not_answered_is_asked_for_again(server: Server, settle):
+    """By a server that stands still: its machine accepts connections. Meanwhile there is no news."""
+    server.put("x")
+    server.faults += [passing(), hang()]
+    async with (
+        Client.plain(server.url, read_timeout=0.5, backoff=(0.001, 0.01)) as client,
+        informing(client, stall_seconds=3600.0, watch_seconds=(3600.0, 3600.0)) as (informer, _seen, _),
+    ):
+        await settle(lambda: server.count("GET", watch="true") == 1)
+        server.put("y")
+        await settle(lambda: same(informer, server))
 
 
 @pytest.mark.parametrize("form", ["http", "event"])
@@ -417,6 +430,38 @@ async def test_what_may_be_withheld_counts_as_absent_until_it_may_be_listed(serv
     assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
         "may not be listed, and is gone without"
     ]
+
+
+@pytest.mark.parametrize("of", ["lists", "watches"])
+async def test_who_may_look_no_more_goes_on_without_as_after_a_restart(server, client, settle, of):
+    """What was seen is not the truth any more, and a leader that stepped aside for it would do so again and again."""
+    server.put("x")
+    now = [1000.0]
+
+    async def refused(request):
+        now[0] += 7
+        return await answer(403)(request)
+
+    async with informing(client, optional=True, withheld=True, clock=lambda: now[0]) as (informer, seen, _):
+        await settle(lambda: bool(server.watches))
+        server.faults += [refused] * 1000
+        if of == "lists":
+            informer.relist()
+        else:
+            await server.cut()
+        cut_off = []
+        async with asyncio.timeout(60):
+            while not informer.absent:
+                cut_off.append(informer.cut_off)
+                await asyncio.sleep(0)
+        assert max(cut_off) < 30
+        asked = len(server.requests)
+        await settle(lambda: len(server.requests) > asked + 5)
+        assert informer.cut_off == 0
+        assert seen.log == ["+x:u1"]
+        server.faults.clear()
+        server.put("y")
+        await settle(lambda: same(informer, server) and not informer.absent)
 
 
 @pytest.mark.parametrize("form", [{}, {"optional": True, "withheld": True}])

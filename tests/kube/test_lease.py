@@ -236,17 +236,22 @@ def test_a_stop_waits_for_the_last_writes_before_the_lease_is_given_up(
     virtually(main)
 
 
-def test_a_stop_lets_a_renewal_that_is_under_way_be_answered():
-    """Cut off, the API server could still apply it, after the lease was read for its release."""
+@pytest.mark.parametrize("under_way", [["get", "create"], ["get", "put"], ["put"]], ids=["made", "taken", "renewed"])
+def test_a_stop_lets_a_lease_that_is_being_written_be_answered(under_way: list[str]):
+    """Cut off, the API server could still apply it, after the lease was read for its release: it would be of one that
+    is no more, for its whole duration."""
 
     async def main() -> None:
         books, log = Books(), []
         one = Machine(books, name="one")
+        if under_way == ["get", "put"]:
+            books.store({"metadata": {}, "spec": {"holderIdentity": ""}})
         task, _ = start(one, log)
-        await asyncio.sleep(1)
+        if under_way == ["put"]:
+            await asyncio.sleep(1)
+            one.calls.clear()
         before = len(books.history)
-        one.calls.clear()
-        while one.calls != ["put"]:
+        while one.calls != under_way:
             await asyncio.sleep(0.001)
         assert len(books.history) == before
         task.cancel()
