@@ -183,7 +183,8 @@ class Names:
 
     @cached_property
     def tolerations_annotation(self) -> str:
-        """On a pod template: tolerations to add, as `key=value:effect,...`; an empty value or effect means any."""
+        """On a pod template: tolerations to add, as `key=value:effect,...`, or `key=value:effect:seconds`; an empty
+        value or effect means any."""
         return f"{self.group}/tolerations"
 
     @cached_property

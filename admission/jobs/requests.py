@@ -820,11 +820,13 @@ def _node_affinity_size(rules: Json) -> tuple[int, int]:
 
 
 def toleration(raw: Json) -> Toleration:
+    seconds = raw.get("tolerationSeconds")
     return Toleration(
         key=text(raw.get("key")),
         operator=text(raw.get("operator")) or "Equal",
         value=text(raw.get("value")),
         effect=text(raw.get("effect")),
+        seconds=seconds if isinstance(seconds, int) and not isinstance(seconds, bool) else None,
     )
 
 
