@@ -143,7 +143,8 @@ class Names:
     selector_annotation = _key("node-selector")
     """On a pod template: node selector to add, as `k=v,k=v`."""
     tolerations_annotation = _key("tolerations")
-    """On a pod template: tolerations to add, as `key=value:effect,...`; an empty value or effect means any."""
+    """On a pod template: tolerations to add, as `key=value:effect,...`, or `key=value:effect:seconds`; an empty value or
+    effect means any."""
     rank_stride_annotation = _key("rank-stride")
     """On a JobSet's pod template: pods per child job, so that rank = job index x stride + completion index."""
     pinned_annotation = _key("pinned")

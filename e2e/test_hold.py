@@ -297,6 +297,33 @@ def test_an_unchanged_manifest_applied_again_changes_nothing(
     assert len(pods_of(plane, "git", sum(map(len, hosts.values())))) == sum(map(len, hosts.values()))
 
 
+@pytest.mark.parametrize("form", ["client", "server", "force"])
+def test_a_job_that_says_itself_where_it_may_go_is_applied_again(
+    plane: ControlPlane, tenant: ApiClient, muster: ApiClient, form: str
+) -> None:
+    del tenant
+    place = {"nodeSelector": {"kubernetes.io/os": "linux"}, "tolerations": [{"key": "own", "operator": "Exists"}]}
+    manifest = merged(job("git"), {"spec": {"template": {"spec": place}}})
+    _apply(plane, "tenant", form, manifest)
+    start(muster, JOB, "git", main="012")
+    before = plane.get("jobs", "git", SPACE)
+    spec = before["spec"]["template"]["spec"]
+    assert (len(spec["nodeSelector"]), len(spec["tolerations"])) == (2, 3)
+    if form == "server":
+        # The one form that is told so: it claims what is ours, too, and does not insist.
+        with pytest.raises(AssertionError, match=f"conflict.* with .{NAMES.job_manager}"):
+            _apply(plane, "tenant", form, manifest)
+    else:
+        _apply(plane, "tenant", form, manifest)
+    after = plane.get("jobs", "git", SPACE)
+    assert (after["spec"], after["metadata"]["generation"]) == (before["spec"], before["metadata"]["generation"])
+    for change in ({"tolerations": [{"key": "other", "operator": "Exists"}]}, {"nodeSelector": {"other": "a"}}):
+        with pytest.raises(AssertionError, match=r"holds room for what it asked for|field is immutable"):
+            _apply(plane, "tenant", "force", merged(manifest, {"spec": {"template": {"spec": change}}}))
+    restored = stop(muster, JOB, "git")["spec"]["template"]["spec"]
+    assert {key: restored[key] for key in place} == place
+
+
 # ---------------------------------------------------------------- pins
 
 
@@ -1119,7 +1146,7 @@ POD_ROWS: dict[str, tuple[Object, Object, Object]] = {
     "selector": ({"pin": "domain", "node-selector": "a=b,c.d/e=f"}, {}, {"nodeSelector": {"x": "y"}}),
     "selector, none there": ({"pin": "domain", "node-selector": "a=b,c="}, {}, {}),
     "tolerations": (
-        {"pin": "domain", "tolerations": "a=b:NoSchedule,c=:,d=e:"},
+        {"pin": "domain", "tolerations": "a=b:NoSchedule,c=:,d=e:,f=:NoExecute:60,g=h:NoExecute:5"},
         {},
         {"tolerations": [{"operator": "Exists"}]},
     ),

@@ -915,6 +915,22 @@ def test_a_job_that_names_its_node_starts_there_or_waits(muster: Installed) -> N
     cp.wait(lambda: reason(cp, "team-a", "last")[0] == "TopologyPlacementFailed", 30, "the next to be told of no room")
 
 
+def test_a_held_jobset_goes_where_its_owner_has_it_go_at_last(muster: Installed) -> None:
+    """JobSet's controller makes its Jobs while it is held, and takes out of them nothing that was taken out of it."""
+    cp = muster.cp
+    network(cp, racks=2, per_rack=1)
+    muster.started()
+    value = jobset("team-a", "set", {"w": (1, 2)}, gpus=4, seconds=None)
+    spec = value["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    spec["nodeSelector"] = {"net/rack": "none"}
+    cp.apply(value)
+    cp.wait(lambda: cp.find("jobs", "set-w-0", "team-a"), 30, "its Job to be made")
+    cp.wait(lambda: reason(cp, "team-a", "set")[0], 30, "it to be told why it waits")
+    del spec["nodeSelector"]
+    cp.apply(value)
+    cp.wait(lambda: live_by_gang(cp) == {"set": 2}, 60, "it to run")
+
+
 def test_a_pod_that_keeps_away_the_pods_of_a_job_by_its_name_is_heeded(muster: Installed) -> None:
     """Of another tenant, too: one that asks for nothing would have each job of that name started, never placed, and
     evicted, again and again."""

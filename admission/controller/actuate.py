@@ -611,7 +611,20 @@ class Actuator:
         obj = await self._asked_for(key, job)
         if obj is None:
             self._world.gives_up_place(seen.uid)
+        elif job.kind == JOBSET.kind:
+            await self._unselect(job, seen, obj)
         await self._update_to(obj, seen)
+
+    async def _unselect(self, job: JobView, seen: WorkloadSeen, obj: dict[str, Any]) -> None:
+        """A JobSet's Jobs are made while it is held, and added to later, but nothing is taken out of them: pods would
+        still select nodes by what its owner took out of it. obj: the Workload as it is to be."""
+        selected = {one.name: dict(one.shape.node_selector) for one in self._pod_sets(obj)}
+        given_up = {
+            one.name: [key for key, _ in one.shape.node_selector if key not in selected.get(one.name, ())]
+            for one in seen.view.value.pod_sets
+        }
+        if any(given_up.values()):
+            await self._patch_children(self._world.made_early(job), lambda child: pins.unselect(child, given_up))
 
     async def _update_to(self, obj: dict[str, Any] | None, seen: WorkloadSeen) -> None:
         if obj is None:
@@ -759,20 +772,24 @@ class Actuator:
 
     async def _restore_children(self, jobset: dict[str, Any], seen: WorkloadSeen, children: tuple[JobKey, ...]) -> None:
         parent = owners_form(jobset, self._names)
+        checks = seen.view.value.checks
+        await self._patch_children(children, lambda c: pins.restore_child(c, parent, self._names, checks=checks))
 
-        async def restore(at: JobKey) -> None:
+    async def _patch_children(
+        self, children: tuple[JobKey, ...], wanted: Callable[[dict[str, Any]], list[dict[str, Any]] | None]
+    ) -> None:
+        async def patch(at: JobKey) -> None:
             try:
                 path = _path_of(at)
                 raw = await self._client.get(path)
                 if clear := pins.clear_start_time(JOB, raw):  # which 1.35 and older would refuse the change for
                     await self._patch_job(at, clear, "status")
                     raw = await self._client.get(path)
-                ops = pins.restore_child(raw, parent, self._names, checks=seen.view.value.checks)
-                await self._patch_job(at, ops)
+                await self._patch_job(at, wanted(raw))
             except NotFound:
                 return
 
-        await _all_of(map(restore, children))
+        await _all_of(map(patch, children))
 
     async def _write_checks(
         self, seen: WorkloadSeen, entries: list[dict[str, Any]], conditions: list[dict[str, Any]] | None = None

@@ -24,11 +24,11 @@ def named_in_vain(
     if ours is not None and job.priority_class and job.priority_class not in ours:
         known = ", ".join(sorted(ours)[:10]) or "none"
         problems.append(f"WorkloadPriorityClass {job.priority_class!r} does not exist; there are: {known}")
-    if of_pods is not None and job.pod_priority_class and job.pod_priority_class not in of_pods:
-        problems.append(
-            f"PriorityClass {job.pod_priority_class!r} (priorityClassName of its pods) does not exist: "
-            "none of them can be made"
-        )
+    problems += [
+        f"PriorityClass {name!r} (priorityClassName of its pods) does not exist: none of them can be made"
+        for name in job.pod_priority_classes
+        if of_pods is not None and name not in of_pods
+    ]
     problems += [
         f"ServiceAccount {name!r} (serviceAccountName of its pods) does not exist in namespace {job.namespace}: "
         "none of them can be made; create it, or name another"

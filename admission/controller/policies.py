@@ -30,6 +30,8 @@ from admission.jobs.hold import (
     QUEUED_OWNERS,
     Identities,
     Messages,
+    as_selected,
+    as_tolerated,
     as_written,
 )
 from admission.jobs.kinds import JOB, JOBSET
@@ -226,16 +228,6 @@ def hold(names: Names, settings: Settings, *, governed: bool = False) -> list[Ob
         match["namespaceSelector"] = dict(settings.governed_namespaces or {})
     wanted = _variable("wanted", f"oldObject == null || {_suspended('oldObject')}")
     change = _patch("add", "'/spec/suspend'", "variables.wanted")
-    note, size = f"oldObject.metadata.annotations[{_text(names.inverse_annotation)}]", "spec.parallelism"
-    before, after = as_written("|").split("|")
-    # `jobs.hold._as_it_was_given`.
-    shrunk = (
-        f"{_OLD} && !variables.is_us && has(oldObject.metadata.annotations) && "
-        f"{_text(names.inverse_annotation)} in oldObject.metadata.annotations && has(object.{size}) && "
-        f"has(oldObject.{size}) && object.{size} != oldObject.{size} && "
-        f"{note}.contains({_text(before)} + string(object.{size}) + {_text(after)})"
-    )
-    given = _patch("add", "'/spec/parallelism'", f"oldObject.{size}")
     return _mutating(
         "muster-hold-namespaces" if governed else "muster-hold",
         settings,
@@ -254,10 +246,47 @@ def hold(names: Names, settings: Settings, *, governed: bool = False) -> list[Ob
                 "patchType": "JSONPatch",
                 "jsonPatch": {
                     "expression": f"({_suspended('object')} == variables.wanted || !variables.held ? [] : [{change}])"
-                    f" + ({shrunk} ? [{given}] : [])"
+                    f" + {_as_it_was_given(names)}"
                 },
             }
         ],
+    )
+
+
+def _as_it_was_given(names: Names) -> str:
+    """`jobs.hold._as_it_was_given`: CEL, a list of patches."""
+    note = f"oldObject.metadata.annotations[{_text(names.inverse_annotation)}]"
+    started = (
+        f"{_OLD} && !variables.is_us && has(oldObject.metadata.annotations) && "
+        f"{_text(names.inverse_annotation)} in oldObject.metadata.annotations"
+    )
+
+    def noted(text: str, value: str) -> str:
+        before, after = text.split("|")
+        return f"{note}.contains({_text(before)} + {value} + {_text(after)})"
+
+    def both(path: str) -> str:
+        return f"has(object.{path}) && has(oldObject.{path})"
+
+    size, place = "spec.parallelism", "spec.template.spec"
+    shrunk = f"{both(size)} && object.{size} != oldObject.{size} && {noted(as_written('|'), f'string(object.{size})')}"
+    new, old = (f"{who}.{place}.nodeSelector" for who in ("object", "oldObject"))
+    selected = (
+        f"{both('spec.template')} && {both(f'{place}.nodeSelector')} && {new} != {old} && "
+        f"{new}.all(k, k in {old} && {old}[k] == {new}[k]) && "
+        f"{old}.all(k, k in {new} || {noted(as_selected('|'), 'k')})"
+    )
+    is_, was = (f"{who}.{place}.tolerations" for who in ("object", "oldObject"))
+    borne = (
+        f"{both('spec.template')} && {both(f'{place}.tolerations')} && size({is_}) < size({was}) && "
+        f"{is_}.all(i, t, {was}[i] == t) && {noted(as_tolerated('|'), f'string(size({is_}))')}"
+    )
+    given = _patch("add", "'/spec/parallelism'", f"oldObject.{size}")
+    selector = _patch("add", f"'/{place.replace('.', '/')}/nodeSelector'", old)
+    toleration = _patch("add", f"'/{place.replace('.', '/')}/tolerations/-'", "t")
+    return (
+        f"(!({started}) ? [] : ({shrunk} ? [{given}] : []) + ({selected} ? [{selector}] : []) + "
+        f"({borne} ? {was}.transformList(i, t, i >= size({is_}), {toleration}) : []))"
     )
 
 
@@ -826,14 +855,21 @@ def _fields(term: str, pin: str) -> str:
 
 
 def _toleration(part: str) -> str:
-    """CEL: the toleration that `key=value:effect` stands for."""
-    kind = "Object.spec.tolerations"
-    head, effect = f"{part}.substring(0, {part}.lastIndexOf(':'))", f"{part}.substring({part}.lastIndexOf(':') + 1)"
-    key, value = f"{head}.split('=')[0]", f"{head}.split('=')[1]"
-    return (
-        f"{value} == '' ? {kind}{{key: {key}, operator: 'Exists', effect: {effect}}} : "
-        f"{kind}{{key: {key}, operator: 'Equal', value: {value}, effect: {effect}}}"
-    )
+    """CEL: the toleration that `key=value:effect`, or `key=value:effect:seconds`, stands for."""
+    parts = f"{part}.split(':')"
+    key, value, effect = f"{parts}[0].split('=')[0]", f"{parts}[0].split('=')[1]", f"{parts}[1]"
+
+    def made(*more: str) -> str:
+        fields = ", ".join((f"key: {key}", *more, f"effect: {effect}"))
+        return (
+            f"(size({parts}) > 2 ? Object.spec.tolerations{{{fields}, tolerationSeconds: int({parts}[2])}} : "
+            f"Object.spec.tolerations{{{fields}}})"
+        )
+
+    return f"{value} == '' ? {made(_EXISTS)} : {made(_EQUAL, f'value: {value}')}"
+
+
+_EXISTS, _EQUAL = "operator: 'Exists'", "operator: 'Equal'"
 
 
 def _pod_guard(names: Names, settings: Settings) -> list[Object]:

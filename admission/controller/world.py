@@ -1247,6 +1247,11 @@ class World:
         children = ((key, self.jobs[key]) for key in self._children_of(job))
         return tuple(sorted(key for key, child in children if _carries(child)))
 
+    def made_early(self, jobset: JobView) -> tuple[JobKey, ...]:
+        """Jobs that a held JobSet has made."""
+        children = ((key, self.jobs[key]) for key in self._children_of(jobset))
+        return tuple(sorted(key for key, one in children if one.suspended and not (one.deleting or one.finished)))
+
     def _going(self, job: JobView | None) -> tuple[JobKey, ...]:
         children = ((key, self.jobs[key]) for key in self._children_of(job)) if job is not None else ()
         over = (key for key, one in children if not (one.suspended or one.deleting or one.finished))

@@ -63,15 +63,30 @@ class Filter(Value, frozen=True, dict=True, gc=True):
         return self._hash
 
 
+def integer(text: str) -> int | None:
+    """An int64 as Kubernetes reads it to compare; None for anything else."""
+    body = text[1:] if text[:1] in ("-", "+") else text
+    return int(text) if body.isascii() and body.isdigit() and len(body) < 20 else None
+
+
 def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
     for t in tolerations:
         if t.effect and t.effect != taint.effect:
             continue
         if t.key and t.key != taint.key:
             continue
-        if t.operator == "Exists" or (t.key and t.value == taint.value):
+        if t.operator == "Exists" or (t.key and _bears(t, taint.value)):
             return True
     return False
+
+
+def _bears(toleration: Toleration, value: str) -> bool:
+    if toleration.operator not in ("Gt", "Lt"):
+        return toleration.value == value
+    bound, found = integer(toleration.value), integer(value)
+    if bound is None or found is None:
+        return False
+    return found > bound if toleration.operator == "Gt" else found < bound
 
 
 def refused_taint(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...]) -> Taint | None:

@@ -236,6 +236,8 @@ class Toleration(Value, frozen=True):
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
+    seconds: int | None = None
+    """How long a taint NoExecute is borne; None: for good. A taint that is there keeps nobody off by it."""
 
 
 class Flavor(Value, frozen=True):

@@ -14,7 +14,18 @@ import numpy as np
 
 from admission.engine import topology
 from admission.engine.booking import HOST_PORT, PODS, Amounts, everywhere, is_device, is_mark
-from admission.engine.counts import KINDS, Filter, Ground, Log, Overlay, Rooms, names_in, pods_in, refused_taint
+from admission.engine.counts import (
+    KINDS,
+    Filter,
+    Ground,
+    Log,
+    Overlay,
+    Rooms,
+    integer,
+    names_in,
+    pods_in,
+    refused_taint,
+)
 from admission.engine.model import (
     Node,
     Pairs,
@@ -329,11 +340,11 @@ class Table:
                     wanted[code[value]] = True
             hit: Bools = wanted[column]  # -1 reads the last element, which no value has
             return hit if req.operator == "In" else ~hit
-        bound = _integer(req.values[0]) if len(req.values) == 1 else None
+        bound = integer(req.values[0]) if len(req.values) == 1 else None
         meets = np.zeros(len(code) + 1, dtype=np.bool_)
         if bound is not None:
             for value, i in code.items():
-                number = _integer(value)
+                number = integer(value)
                 if number is not None:
                     meets[i] = number > bound if req.operator == "Gt" else number < bound
         met: Bools = meets[column]
@@ -492,8 +503,3 @@ class Table:
                 self._scarcest.clear()
             known = self._scarcest[per_pod] = names[::-1]
         return known
-
-
-def _integer(text: str) -> int | None:
-    body = text[1:] if text[:1] in ("-", "+") else text
-    return int(text) if body.isascii() and body.isdigit() and len(body) < 20 else None

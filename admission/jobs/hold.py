@@ -303,16 +303,34 @@ def as_written(parallelism: object) -> str:
     return f'[["spec","parallelism"],{parallelism}]'
 
 
+def as_selected(label: str) -> str:
+    """How it says that the owner of a Job, whose template selects nodes, did not select by this label."""
+    return f'[["spec","template","spec","nodeSelector","{label}"]]'
+
+
+def as_tolerated(tolerations: object) -> str:
+    """How it says that the template of a Job had so many tolerations, before others were added."""
+    return f'"tolerations":{tolerations},'
+
+
 def _as_it_was_given(old: Json, new: Json, names: Names) -> list[Operation]:
-    """The parallelism of a Job that was started with less than its owner wrote, where that is applied again."""
+    """What a start changed of a Job, where its owner's manifest is applied again as he wrote it: a smaller parallelism,
+    and what a client writes as a whole: the node selector, and tolerations."""
+    note = annotations_of(old).get(names.inverse_annotation, "")
     given, written = (obj(one.get("spec")).get("parallelism") for one in (old, new))
-    if (
-        given is None
-        or given == written
-        or as_written(written) not in annotations_of(old).get(names.inverse_annotation, "")
-    ):
-        return []
-    return [{"op": "add", "path": "/spec/parallelism", "value": given}]
+    patch: list[Operation] = []
+    if given is not None and given != written and as_written(written) in note:
+        patch.append({"op": "add", "path": "/spec/parallelism", "value": given})
+    was, is_ = (obj(obj(obj(one.get("spec")).get("template")).get("spec")) for one in (old, new))
+    selector, own = texts(was.get("nodeSelector")), texts(is_.get("nodeSelector"))
+    added = [key for key in selector if key not in own]
+    if added and own and own.items() <= selector.items() and all(as_selected(key) in note for key in added):
+        patch.append({"op": "add", "path": "/spec/template/spec/nodeSelector", "value": selector})
+    borne, owns = items(was.get("tolerations")), items(is_.get("tolerations"))
+    if owns and borne[: len(owns)] == owns and as_tolerated(len(owns)) in note:
+        path = "/spec/template/spec/tolerations/-"
+        patch += [{"op": "add", "path": path, "value": one} for one in borne[len(owns) :]]
+    return patch
 
 
 def _put_back(old: Json, new: Json, names: Names) -> list[Operation]:

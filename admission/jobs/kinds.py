@@ -159,6 +159,8 @@ class JobView(Value, frozen=True):
     """WorkloadPriorityClass that it names."""
     pod_priority_class: str = ""
     """priorityClassName of its (first) pod template."""
+    pod_priority_classes: tuple[str, ...] = ()
+    """Those of all templates of pods still to run."""
     runtime_classes: tuple[str, ...] = ()
     """That its pod templates name."""
     claim_templates: tuple[str, ...] = ()
@@ -876,6 +878,15 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         priority_class=labels.get(names.priority_class_label, ""),
         pod_priority_class=next(
             (found for slot in slots if (found := text(obj(slot.template.get("spec")).get("priorityClassName")))), ""
+        ),
+        pod_priority_classes=tuple(
+            sorted(
+                {
+                    name
+                    for slot in slots
+                    if slot.count and (name := text(obj(slot.template.get("spec")).get("priorityClassName")))
+                }
+            )
         ),
         runtime_classes=tuple(
             sorted({name for slot in slots if (name := text(obj(slot.template.get("spec")).get("runtimeClassName")))})

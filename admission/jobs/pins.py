@@ -54,7 +54,14 @@ from admission.jobs.kinds import (
     whole,
 )
 from admission.jobs.requests import NODE_NAME
-from admission.names import HOSTNAME_LABEL, JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, LABELS_OF_JOB, Names
+from admission.names import (
+    HOSTNAME_LABEL,
+    JOB_COMPLETION_INDEX,
+    JOBSET_JOB_INDEX_LABEL,
+    JOBSET_REPLICATED_JOB_LABEL,
+    LABELS_OF_JOB,
+    Names,
+)
 
 DOMAIN, RANKS, GATES = "domain", "ranks", "gates"
 
@@ -110,9 +117,11 @@ def selector_value(said: str) -> dict[str, str]:
 
 
 def tolerations_text(tolerations: Iterable[Toleration]) -> str:
-    """`key=value:effect,...`; no value: any value; no effect: any effect."""
+    """`key=value:effect,...`, with `:seconds` behind where it is for so long; no value: any value; no effect: any."""
     return ",".join(
-        f"{t.key}={'' if t.operator == 'Exists' else t.value}:{t.effect}" for t in dict.fromkeys(tolerations)
+        f"{t.key}={'' if t.operator == 'Exists' else t.value}:{t.effect}"
+        + ("" if t.seconds is None else f":{max(0, t.seconds)}")
+        for t in dict.fromkeys(tolerations)
     )
 
 
@@ -121,20 +130,24 @@ def tolerations_value(said: str) -> list[Json]:
     for part in said.split(","):
         if not part:
             continue
-        head, _, effect = part.rpartition(":")
+        head, _, rest = part.partition(":")
+        effect, _, seconds = rest.partition(":")
         key, _, value = head.partition("=")
         entry: Json = {"key": key, "operator": "Equal", "value": value} if value else {"operator": "Exists"}
         if key and not value:
             entry["key"] = key
         if effect:
             entry["effect"] = effect
+        if (limit := digits(seconds)) is not None:
+            entry["tolerationSeconds"] = limit
         out.append(entry)
     return out
 
 
 def toleration_object(value: Toleration) -> Json:
     fields = {"key": value.key, "operator": value.operator, "value": value.value, "effect": value.effect}
-    return {key: said for key, said in fields.items() if said}
+    out: Json = {key: said for key, said in fields.items() if said}
+    return out if value.seconds is None else out | {"tolerationSeconds": value.seconds}
 
 
 # ---------------------------------------------------------------- hosts
@@ -265,6 +278,7 @@ def start(
         return Start([], refused="; ".join(clashes))
     edit = _Edit(raw)
     forms = set()
+    noted: Json = {}
     budget = HOSTS_LIMIT
     # A pod that is replaced gets another host, and a list of hosts is written but once.
     survives = survives_a_pod(kind, owned, names)
@@ -309,6 +323,8 @@ def start(
                 (*slot.path, "spec", "nodeSelector"), {k: v for k, v in sorted(selector.items()) if k not in own}
             )
             edit.append((*slot.path, "spec", "tolerations"), [toleration_object(t) for t in tolerations])
+            # How many are its owner's: for the rules that see his manifest applied again, and can read no JSON.
+            noted["tolerations"] = len(items(obj(slot.template.get("spec")).get("tolerations")))
             gates = (*slot.path, "spec", "schedulingGates")
             # Nobody takes that one off the pods.
             own_gate = [{"name": names.topology_gate}] if form == GATES else []
@@ -322,6 +338,7 @@ def start(
         # Tells this start from every other one of the same job.
         "from": version,
         "forms": sorted(forms),
+        **noted,
         "undo": edit.undo,
     }
     note = json.dumps(inverse, separators=(",", ":"), ensure_ascii=False)
@@ -633,19 +650,30 @@ def restore_child(child: Json, parent: Json, names: Names, *, checks: Sequence[C
     return [*_exactly(child, "generation"), *patch] if patch else None
 
 
+def unselect(child: Json, given_up: Mapping[str, Collection[str]]) -> list[Operation] | None:
+    """The write after which a suspended child Job selects nodes no more by what its JobSet has given up: by these
+    labels, by pod set. None when it does not."""
+    of = texts(obj(child.get("metadata")).get("labels")).get(JOBSET_REPLICATED_JOB_LABEL, "")
+    path = ("spec", "template", "spec", "nodeSelector")
+    gone = [key for key in obj(at(child, path)) if key in given_up.get(of, ())]
+    patch: list[Operation] = [{"op": "remove", "path": pointer((*path, key))} for key in gone]
+    return [*_exactly(child, "generation"), *patch] if patch else None
+
+
 # ---------------------------------------------------------------- pods
 
 
-def pinned_affinity(affinity: object, node: str) -> Json:
-    """A pod's affinity with its node added to each of its own terms; terms that match nothing are left out."""
+def pinned_affinity(affinity: object, node: str, *, gated: bool = False) -> Json:
+    """A pod's affinity with its node added to each of its own terms. Terms that match nothing are left out, but for a
+    pod that is there, and gated: the API server lets nobody change how many it has."""
     pin = {"key": NODE_NAME, "operator": "In", "values": [node]}
     out = dict(obj(affinity))
     node_affinity = dict(obj(out.get("nodeAffinity")))
     required = node_affinity.get(REQUIRED)
     terms = [
-        {**term, "matchFields": [*items(term.get("matchFields")), pin]}
+        {**term, "matchFields": [*items(term.get("matchFields")), pin]} if matches else term
         for term in objects(obj(required).get("nodeSelectorTerms"))
-        if term.get("matchExpressions") or term.get("matchFields")
+        if (matches := bool(term.get("matchExpressions") or term.get("matchFields"))) or gated
     ]
     if not isinstance(required, dict):
         terms = [{"matchFields": [pin]}]
@@ -679,7 +707,8 @@ def ungate(pod: Json, place: str | Mapping[str, str], names: Names) -> list[Oper
         return []
     patch = [*_exactly(pod), *off]
     if isinstance(place, str):
-        patch.append({"op": "add", "path": "/spec/affinity", "value": pinned_affinity(spec.get("affinity"), place)})
+        affinity = pinned_affinity(spec.get("affinity"), place, gated=True)
+        patch.append({"op": "add", "path": "/spec/affinity", "value": affinity})
     else:
         selector = {**place, **texts(spec.get("nodeSelector"))}
         patch.append({"op": "add", "path": "/spec/nodeSelector", "value": selector})

@@ -6,7 +6,8 @@ limit without a request is a request. Of a pod that is there, what its kubelet s
 
 `complete` first adds what the API server will add when the pods are made (LimitRange defaults, the RuntimeClass's
 overhead, selector and tolerations), so that a Workload's template says all by itself and is charged as its pods are.
-`out_of_bounds` says for which LimitRanges it will refuse them, `over_limits` for which limits of their own.
+`out_of_bounds` says for which LimitRanges it will refuse them, `over_limits` for which limits of their own, and
+`beside_class` for what their RuntimeClass says otherwise.
 
 `shape_of` reads what decides where a pod may stand. A constraint that placement does not model is not ignored: the
 shape says it in `refused`, in words, and such a gang is not admitted on real nodes.
@@ -64,7 +65,7 @@ from admission.names import (
     OF_DEVICE_CLASS,
     Names,
 )
-from admission.quantity import QuantityError, format_resources, parse, saturate
+from admission.quantity import QuantityError, format_resources, parse, parse_plain, saturate
 from admission.quantity import format as written
 
 NODE_NAME = "metadata.name"
@@ -75,6 +76,8 @@ Terms = tuple[tuple[Requirement, ...], ...]
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _POD_LEVEL = ("cpu", "memory")
+_LIMITED = (*_POD_LEVEL, "ephemeral-storage")
+"""Whose limits a ResourceQuota counts."""
 _OF_ONE_CHILD = frozenset({*LABELS_OF_JOB, JOBSET_JOB_KEY_LABEL})
 """Labels of pods whose values no two Jobs share, of one JobSet or not; each pod of a Job has them."""
 _OF_ONE_JOB = _OF_ONE_CHILD | {JOBSET_NAME_LABEL, JOBSET_UID_LABEL}
@@ -361,22 +364,99 @@ def out_of_bounds(pod_spec: Json, limit_ranges: Iterable[Json]) -> list[str]:
 
 
 def over_limits(pod_spec: Json) -> list[str]:
-    """For which requests beside which limits the API server refuses a pod, in words; pod_spec as it is written, for
-    that is before LimitRanges count. (A Job like that it does not take; a JobSet it does, and not its child Jobs.)
-    Extended resources and hugepages cannot be overcommitted."""
+    """For which requests beside which limits the API server refuses a pod, in words. (A Job that is written like that
+    it does not take; a JobSet it does, and not its child Jobs.) Extended resources and hugepages cannot be
+    overcommitted, extended resources have no parts, and containers stay within what the pod has as a whole."""
     try:
-        asked = _by_container(pod_spec)
+        return [*_in_parts(pod_spec), *_overcommitted(pod_spec), *_beyond_whole(pod_spec)]
     except QuantityError:
         return []  # it is told where they are read
-    out = []
-    for who, requests, limits in asked:
+
+
+def beyond_defaults(pod_spec: Json, limit_ranges: Sequence[Json]) -> list[str]:
+    """The same of what LimitRanges add to a pod: a limit may be less than a request that is written. pod_spec: as it is
+    written."""
+    full = _with_defaults(pod_spec, limit_ranges)
+    if full is pod_spec:
+        return []
+    told = over_limits(pod_spec)
+    return [f"with what LimitRanges add, {one}" for one in over_limits(full) if one not in told]
+
+
+def _overcommitted(pod_spec: Json) -> Iterator[str]:
+    for who, requests, limits in _by_container(pod_spec):
         for name, amount in requests.items():
-            exact = ("/" in name and "kubernetes.io/" not in name) or name.startswith("hugepages-")
+            exact = _is_extended(name) or name.startswith("hugepages-")
             limit = limits.get(name)
             if amount != limit if exact else limit is not None and amount > limit:
                 said = "none" if limit is None else written(name, limit)
                 rule = "is to be its limit" if exact else "may be its limit at most"
-                out.append(f"{who}: a request of {name} {rule} (it has: request {written(name, amount)}, limit {said})")
+                yield f"{who}: a request of {name} {rule} (it has: request {written(name, amount)}, limit {said})"
+
+
+def _beyond_whole(pod_spec: Json) -> Iterator[str]:
+    whole = obj(pod_spec.get("resources"))
+    limited, requested = _amounts(whole.get("limits"), "pod"), _amounts(whole.get("requests"), "pod")
+    for container in objects(pod_spec.get("containers")) if limited else ():
+        who = f"container {text(container.get('name'))!r}"
+        for name, limit in _amounts(obj(container.get("resources")).get("limits"), who).items():
+            if limit > limited.get(name, limit):
+                has = f"it has {written(name, limit)}, the pod {written(name, limited[name])}"
+                yield f"{who}: a limit of {name} may be the pod's at most ({has})"
+    for name, amount in (_of_containers(pod_spec) if requested else {}).items():
+        if amount > requested.get(name, amount):
+            has = f"they have {written(name, amount)}, the pod {written(name, requested[name])}"
+            yield f"requests of {name} of its containers may be the pod's at most together ({has})"
+
+
+def _is_extended(name: str) -> bool:
+    return "/" in name and "kubernetes.io/" not in name
+
+
+def _in_parts(pod_spec: Json) -> list[str]:
+    """Raises QuantityError."""
+    out: dict[str, None] = {}
+    for container in (*objects(pod_spec.get("containers")), *objects(pod_spec.get("initContainers"))):
+        resources = obj(container.get("resources"))
+        for field in ("limits", "requests"):
+            for name, amount in obj(resources.get(field)).items():
+                if _is_extended(name) and parse_plain(amount) < parse(name, amount):  # which rounds up
+                    who = f"container {text(container.get('name'))!r}"
+                    out[f"{who}: {name} is given in whole numbers only (it has: {amount})"] = None
+    return list(out)
+
+
+def refused_children(job_spec: Json) -> list[str]:
+    """Why the API server takes none of the Jobs that a JobSet makes of this, in words: what of a Job it would have
+    refused at once. (What JobSet's webhook fills in is there.)"""
+    out = []
+    sized = job_spec.get("parallelism") is None or job_spec.get("completions") is not None
+    if not sized and job_spec.get("completionMode") in (None, "Indexed"):
+        out.append("its Jobs are Indexed and need completions: write as many as parallelism, or NonIndexed")
+    policy = text(obj(obj(job_spec.get("template")).get("spec")).get("restartPolicy"))
+    if policy == "Always":
+        out.append("restartPolicy of a Job's pods is OnFailure or Never, and not Always")
+    elif job_spec.get("podFailurePolicy") is not None and policy != "Never":
+        out.append("beside a podFailurePolicy restartPolicy is to be Never (where a JobSet says none, it is OnFailure)")
+    return out
+
+
+def beside_class(pod_spec: Json, runtime_class: Json | None) -> list[str]:
+    """Where a pod contradicts its RuntimeClass (None: it names none), so that the API server refuses it, in words.
+    pod_spec: as it is written."""
+    who = f"RuntimeClass {text(pod_spec.get('runtimeClassName'))!r}"
+    scheduling, own = obj(obj(runtime_class).get("scheduling")), texts(pod_spec.get("nodeSelector"))
+    out = [
+        f"{who} selects nodes by {key}={value}, and the template by {key}={own[key]}"
+        for key, value in sorted(texts(scheduling.get("nodeSelector")).items())
+        if own.get(key, value) != value
+    ]
+    fixed, said = obj(obj(obj(runtime_class).get("overhead")).get("podFixed")), obj(pod_spec.get("overhead"))
+    try:
+        if said and _amounts(said, "overhead") != _amounts(fixed, "overhead"):
+            out.append("overhead is added by a RuntimeClass: leave it out of the template")
+    except QuantityError:
+        pass  # it is told where they are read
     return out
 
 
@@ -435,6 +515,7 @@ def over_quota(pods: Sequence[tuple[int, Json]], quotas: Iterable[Json], *, toge
     words. pods: (how many, spec as of `complete`); together: all of them, else one entry at a time. A quota with a
     scope is not looked at."""
     out = []
+    pods = [(count, spec) for count, spec in pods if count]
     for quota in quotas:
         spec = obj(quota.get("spec"))
         if spec.get("scopes") or spec.get("scopeSelector"):
@@ -464,11 +545,13 @@ def _quota_name(name: str) -> tuple[str, str] | None:
     """("requests" | "limits" | "", resource) that a name in a ResourceQuota counts of pods; None: nothing, or what is
     not known here."""
     kind, dot, resource = name.partition(".")
-    if kind in ("requests", "limits") and dot:
+    if kind == "limits" and dot:
+        return (kind, resource) if resource in _LIMITED else None  # of others Kubernetes takes it, and counts nothing
+    if kind == "requests" and dot:
         return None if resource.startswith(OF_DEVICE_CLASS) else (kind, resource)
     if name in ("pods", "count/pods"):
         return "", "pods"
-    return ("requests", name) if name in (*_POD_LEVEL, "ephemeral-storage") or name.startswith("hugepages-") else None
+    return ("requests", name) if name in _LIMITED or name.startswith("hugepages-") else None
 
 
 def _counted(spec: Json, kind: str, resource: str) -> int:
@@ -739,11 +822,13 @@ def _node_affinity_size(rules: Json) -> tuple[int, int]:
 
 
 def toleration(raw: Json) -> Toleration:
+    seconds = raw.get("tolerationSeconds")
     return Toleration(
         key=text(raw.get("key")),
         operator=text(raw.get("operator")) or "Equal",
         value=text(raw.get("value")),
         effect=text(raw.get("effect")),
+        seconds=seconds if isinstance(seconds, int) and not isinstance(seconds, bool) else None,
     )
 
 

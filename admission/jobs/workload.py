@@ -20,6 +20,7 @@ from admission.jobs.kinds import (
     Json,
     Slot,
     annotations_of,
+    at,
     claim_templates,
     device_classes,
     fewest_pods,
@@ -38,6 +39,8 @@ from admission.jobs.requests import (
     LIMITS,
     Limits,
     asked_by_class_name,
+    beside_class,
+    beyond_defaults,
     by_child,
     class_mark,
     complete,
@@ -48,6 +51,7 @@ from admission.jobs.requests import (
     over_limits,
     over_quota,
     quotas_mark,
+    refused_children,
     topology_request,
     with_added,
     with_devices,
@@ -111,7 +115,8 @@ def build_workload(
         said = annotations_of(slot.template)
         runtime = text(spec.get("runtimeClassName"))
         runtime_class = (runtime_classes or {}).get(runtime)
-        if runtime and runtime_classes is not None and runtime_class is None:
+        unknown = bool(runtime) and runtime_classes is not None and runtime_class is None
+        if unknown and slot.count:
             problems.append(f"pod set {slot.pod_set}: RuntimeClass {runtime!r} does not exist")
         if runtime and runtime_classes is not None:
             classes[runtime] = class_mark(runtime_class)
@@ -122,9 +127,14 @@ def build_workload(
             "count": slot.count,
             "template": complete(made, limit_ranges=limit_ranges, runtime_class=runtime_class),
         }
-        refused = out_of_bounds(obj(entry["template"].get("spec")), limit_ranges) if slot.count else []
-        if kind != JOB and slot.count:
-            refused += over_limits(spec)
+        refused = []
+        if slot.count:
+            refused = out_of_bounds(obj(entry["template"].get("spec")), limit_ranges)
+            if kind != JOB:
+                refused += over_limits(spec) + refused_children(obj(at(owned, slot.path[:-1])))
+            refused = refused or beyond_defaults(spec, limit_ranges)
+            if runtime_classes is not None and not unknown:
+                refused += beside_class(spec, runtime_class)
         problems.extend(f"pod set {slot.pod_set}: none of its pods can be made: {one}" for one in refused[:_TOLD])
         by_name = asked_by_class_name(entry["template"])
         if devices is not None and (items(spec.get("resourceClaims")) or by_name):

@@ -1111,9 +1111,10 @@ async def test_submit_of_a_jobset_whose_claims_are_not_made_yet(world: World, tm
 
 JOBS_REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a request without a limit": ({}, {"requests": {GPU: "8"}}, "Limit must be set for non overcommitable resources"),
+    "no such limit": ({"backoffLimit": -1}, {"limits": {GPU: "8"}}, "spec.backoffLimit"),
     "no completions": ({"completions": None}, {"limits": {GPU: "8"}}, "spec.completions: Required value"),
     "nothing": ({}, {"limits": {GPU: "8"}}, ""),
-    "may not be asked": ({"completions": None}, {"limits": {GPU: "8"}}, ""),
+    "may not be asked": ({"backoffLimit": -1}, {"limits": {GPU: "8"}}, ""),
     "a Job of that name": ({}, {"limits": {GPU: "8"}}, '"set-w-0" already exists'),
 }
 

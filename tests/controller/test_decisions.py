@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from admission.commands.options import configure_logs
 from admission.controller import app
 from admission.controller.actuate import decision_id
+from admission.controller.defaults import named_in_vain
 from admission.engine.cycle import decide
 from admission.engine.filling import Filling
 from admission.engine.model import (
@@ -38,6 +39,7 @@ from admission.engine.model import (
 )
 from admission.engine.project import sentence
 from admission.engine.trial import Trial
+from admission.jobs.kinds import JOBSET, view
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client, Conflict, NotFound
 from tests.controller.lab import GPU, NAMES, NOW, T0, World, cluster_queue, job, local_queue, own
@@ -747,6 +749,18 @@ async def test_a_job_waits_for_the_priority_class_that_its_pods_name(world: Worl
             return [seen.view.value.priority for seen in controller.world.workloads.values()]
 
         assert await until(queued) == [7]
+
+
+def test_the_priority_classes_of_all_pod_sets_are_looked_for() -> None:
+    def part(name: str, of_pods: str, replicas: int = 1) -> dict[str, Any]:
+        template = {"spec": {"priorityClassName": of_pods, "containers": [{"name": "c"}]}}
+        return {"name": name, "replicas": replicas, "template": {"spec": {"template": template}}}
+
+    parts = [part("driver", "day"), part("workers", "night"), part("none", "never", 0)]
+    seen = view(JOBSET, {"metadata": {"name": "s"}, "spec": {"replicatedJobs": parts}}, NAMES)
+    (said,) = named_in_vain(seen, (), ("day",), ())
+    assert said.startswith("PriorityClass 'night' (priorityClassName of its pods) does not exist")
+    assert named_in_vain(seen, (), ("day", "night"), ()) == named_in_vain(seen, (), None, ()) == ()
 
 
 async def test_who_is_admitted_is_not_behind_all_who_have_just_come_to_its_namespace(world: World) -> None:

@@ -6,6 +6,7 @@ STORMS=N plays the first N instead of the few that are always played, in which e
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import random  # noqa: TID251  # seeded, and not of the engine
 import sys
@@ -536,6 +537,35 @@ def two_pods(kind: str) -> Json:
         made["apiVersion"], made["kind"] = "jobset.x-k8s.io/v1alpha2", kind
         made["spec"] = {"replicatedJobs": [{"name": "w", "replicas": 1, "template": {"spec": made["spec"]}}]}
     return made
+
+
+def test_a_held_jobset_goes_where_its_owner_has_it_go_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Jobs are made while it is held, and its controller adds to them what the JobSet says when it starts."""
+    running: list[int] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        await scene.opens()
+        made = two_pods("JobSet")
+        (part,) = made["spec"]["replicatedJobs"]
+        part["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"no": "such", "gpu": "h100"}
+        await scene.user.create(PATHS["JobSet"], made)
+        await asyncio.sleep(10)
+        (held,) = scene.objects("jobset.x-k8s.io", "jobsets")
+        (child,) = scene.objects("batch", "jobs")
+        assert held["spec"]["suspend"] is child["spec"]["suspend"] is True
+        parts = copy.deepcopy(held["spec"]["replicatedJobs"])
+        parts[0]["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"gpu": "h100"}
+        await scene.user.merge_patch(f"{PATHS['JobSet']}/j", {"spec": {"replicatedJobs": parts}})
+        await asyncio.sleep(30)
+        (child,) = scene.objects("batch", "jobs")
+        assert child["spec"]["template"]["spec"]["nodeSelector"] == {"gpu": "h100"}
+        running.append(sum(pod["status"]["phase"] == "Running" for pod in scene.objects("", "pods")))
+        await scene.end()
+
+    played(monkeypatch, 0, main)
+    assert running == [2]
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,12 @@ def admitted(got: Placement | dict[str, dict[str, int]]) -> Admission:
             "taint k",
         ),
         ({"taints": (Taint("k", "v", "NoExecute"),)}, {"tolerations": (Toleration("", "Exists"),)}, ""),
+        # Numbers are compared, where the API server lets tolerations say so.
+        ({"taints": (Taint("k", "950", "NoSchedule"),)}, {"tolerations": (Toleration("k", "Gt", "900"),)}, ""),
+        ({"taints": (Taint("k", "950", "NoSchedule"),)}, {"tolerations": (Toleration("k", "Gt", "950"),)}, "taint k"),
+        ({"taints": (Taint("k", "5", "NoSchedule"),)}, {"tolerations": (Toleration("k", "Lt", "10"),)}, ""),
+        ({"taints": (Taint("k", "5", "NoSchedule"),)}, {"tolerations": (Toleration("k", "Lt", "5"),)}, "taint k"),
+        ({"taints": (Taint("k", "v", "NoSchedule"),)}, {"tolerations": (Toleration("k", "Lt", "5"),)}, "taint k"),
         ({}, {"node_selector": (("zone", "a"),)}, ""),
         ({}, {"node_selector": (("zone", "b"),)}, "node selector"),
         ({}, {"affinity": ((Requirement("zone", "In", ("a", "b")),),)}, ""),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission.api.workload import POD_SETS
-from admission.engine.model import Admission, Flavor, PodSetAssignment
+from admission.engine.model import Admission, Flavor, PodSetAssignment, Toleration
 from admission.jobs import hold
 from admission.jobs.hold import (
     PATIENCE_S,
@@ -507,6 +507,49 @@ def test_a_job_that_started_with_less_may_be_applied_again_as_it_was_written(
     assert mutate_job(old, new, US, NAMES) == []
 
 
+PATIENT = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": PATIENCE_S}
+OWN = {"key": "own", "operator": "Exists"}
+PLACED = Flavor("f", node_labels=(("type", "h100"), ("zone", "a")), tolerations=(Toleration("gpu", "Exists"),))
+
+
+@pytest.mark.parametrize(
+    ("place", "applied", "told"),
+    [
+        # As it was written: a node selector is one value to server-side apply, tolerations are to all clients.
+        ({"nodeSelector": {"a": "b", "zone": "a"}, "tolerations": [OWN, PATIENT]}, {}, None),
+        ({"nodeSelector": {"a": "b"}}, {}, None),
+        ({"tolerations": [OWN]}, {}, None),
+        ({"tolerations": [{"key": "gpu", "operator": "Exists"}]}, {}, None),
+        ({}, {}, None),
+        # Otherwise.
+        ({"nodeSelector": {"a": "b"}}, {"nodeSelector": {"a": "c"}}, SAY.frozen),
+        ({"nodeSelector": {"a": "b", "c": "d"}}, {"nodeSelector": {"a": "b"}}, SAY.frozen),
+        ({"nodeSelector": {"a": "b", "zone": "a"}}, {"nodeSelector": {"a": "b"}}, SAY.frozen),
+        ({"nodeSelector": {"a": "b"}}, {"nodeSelector": {"a": "b", "c": "d"}}, SAY.frozen),
+        ({"tolerations": [OWN, PATIENT]}, {"tolerations": [OWN]}, SAY.frozen),
+        ({"tolerations": [OWN]}, {"tolerations": [PATIENT]}, SAY.frozen),
+        ({"tolerations": [OWN]}, {"tolerations": [OWN, PATIENT]}, SAY.frozen),
+    ],
+)
+def test_a_job_that_selects_nodes_or_bears_taints_may_be_applied_again_as_it_was_written(
+    place: Json, applied: Json, told: str | None
+) -> None:
+    raw = job()
+    raw["metadata"] |= {"namespace": "a", "uid": "u", "resourceVersion": "7"}
+    raw["spec"]["template"]["spec"] |= place
+    given = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (), 2),))
+    plan = start(JOB, raw, "w", given, {"f": PLACED}, NAMES, can_rank=True)
+    old = patched(raw, plan.patch)
+    assert old["spec"]["template"]["spec"]["nodeSelector"]["type"] == "h100"
+    new = copy.deepcopy(old)
+    new["spec"]["template"]["spec"] |= place | applied
+    seen = patched(new, mutate_job(old, new, TENANT, NAMES))
+    assert (seen["spec"] == old["spec"]) == (told is None)
+    assert validate_job(old, seen, TENANT, NAMES) == told
+    assert mutate_job(old, seen, TENANT, NAMES) == []
+    assert mutate_job(old, new, US, NAMES) == []
+
+
 @pytest.mark.parametrize(
     ("was", "written", "equal"),
     [
@@ -595,9 +638,6 @@ def test_a_pod_is_pinned_once_and_then_good(made: Json) -> None:
     assert validate_pod(None, again, BY_JOB, NAMES) == SAY.pod_unpinned
 
 
-PATIENT = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": PATIENCE_S}
-
-
 @pytest.mark.parametrize(
     ("own", "by_flavor", "given"),
     [
@@ -608,6 +648,7 @@ PATIENT = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": PAT
         ([{"operator": "Exists"}], "", []),
         ([], "a=b:NoExecute", []),
         ([], "a=b:", []),
+        ([], "a=b:NoExecute:60", [PATIENT]),
     ],
 )
 def test_taints_are_borne_for_a_while_unless_some_are_for_good(

@@ -33,7 +33,9 @@ from admission.jobs.pins import (
     start,
     suspend,
     ungate,
+    unselect,
 )
+from admission.jobs.values import flavor
 from admission.names import (
     EQUAL_COMPLETIONS,
     HOSTNAME_LABEL,
@@ -145,6 +147,19 @@ def test_a_job_is_started_by_rank_in_one_write() -> None:
     assert template["spec"]["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     seen = view(JOB, made, NAMES)
     assert (seen.started, seen.started_for, seen.gates) == (True, "w", False)
+
+
+def test_pods_bear_a_taint_for_as_long_as_their_flavor_says() -> None:
+    said = {"key": "drain", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
+    raw = {"metadata": {"name": "gpu"}, "spec": {"tolerations": [said]}}
+    flavors = {"gpu": flavor(raw, NAMES)[0]}
+    plan = start(JOB, job(), "w", admission(main=["a"] * 3), flavors, NAMES, can_rank=True)
+    assert patched(job(), plan.patch)["spec"]["template"]["spec"]["tolerations"] == [said]
+    placed = admission(driver=["a"], workers=["b", "c", "d", "e"])
+    made = patched(jobset(), start(JOBSET, jobset(), "w", placed, flavors, NAMES, can_rank=True).patch)
+    pod = copy.deepcopy(made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"])
+    pod["metadata"]["labels"] |= {JOB_COMPLETION_INDEX: "0", JOBSET_JOB_INDEX_LABEL: "0"}
+    assert said in patched(pod, mutate_pod(pod, NAMES))["spec"]["tolerations"]
 
 
 @pytest.mark.parametrize(
@@ -598,6 +613,16 @@ def test_a_gate_goes_once() -> None:
     assert patched(pod, ungate(pod, {"rack": "r"}, NAMES))["spec"]["nodeSelector"] == {"rack": "r"}
 
 
+def test_a_pod_that_waits_keeps_as_many_terms_as_it_has() -> None:
+    """The API server takes no others of one with a gate."""
+    asked = {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}
+    affinity = {"nodeAffinity": {pins.REQUIRED: {"nodeSelectorTerms": [{}, asked]}}}
+    pod = {"metadata": {"uid": "p"}, "spec": {"schedulingGates": [{"name": NAMES.topology_gate}], "affinity": affinity}}
+    pin = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+    freed = patched(pod, ungate(pod, "n1", NAMES))["spec"]["affinity"]["nodeAffinity"][pins.REQUIRED]
+    assert freed == {"nodeSelectorTerms": [{}, {**asked, "matchFields": [pin]}]}
+
+
 def test_plain_lists_come_back_as_they_were() -> None:
     selector = {"a": "b", "c.d/e": "", "f": "1"}
     assert pins.selector_value(pins.selector_text(selector)) == selector
@@ -605,9 +630,11 @@ def test_plain_lists_come_back_as_they_were() -> None:
         Toleration("a", "Equal", "b", "NoSchedule"),
         Toleration("c", "Exists"),
         Toleration("d", "Equal", "e"),
+        Toleration("f", "Exists", "", "NoExecute", 60),
+        Toleration("g", "Equal", "h", "NoExecute", 0),
     ]
     said = pins.tolerations_text(tolerations)
-    assert said == "a=b:NoSchedule,c=:,d=e:"
+    assert said == "a=b:NoSchedule,c=:,d=e:,f=:NoExecute:60,g=h:NoExecute:0"
     assert pins.tolerations_value(said) == [pins.toleration_object(t) for t in tolerations]
 
 
@@ -715,6 +742,15 @@ def test_what_another_controllers_start_wrote_is_taken_out_of_the_jobs_of_a_jobs
     assert KUEUE.pod_set_label not in said["labels"]
     assert said["annotations"] == ASKS
     assert not restore_child(after, parent, KUEUE)
+
+
+def test_a_child_selects_nodes_no_more_by_what_its_jobset_has_given_up() -> None:
+    child = job(template={"spec": {"nodeSelector": {"a": "b", "c.d/e": "f"}, "containers": []}})
+    child["metadata"]["labels"] = {"jobset.sigs.k8s.io/replicatedjob-name": "workers"}
+    for given_up in ({"workers": ["x"]}, {"driver": ["a"]}, {}):
+        assert unselect(child, given_up) is None
+    after = patched(child, unselect(child, {"workers": ["c.d/e", "x"], "driver": ["a"]}) or ())
+    assert after["spec"]["template"]["spec"]["nodeSelector"] == {"a": "b"}
 
 
 def test_the_note_of_a_start_before_that_of_another_controller_says_nothing_any_more() -> None:

@@ -252,6 +252,10 @@ def test_what_a_limit_range_refuses_is_told_with_numbers(spec: Json, limit_range
          "a request of cpu may be its limit at most (it has: request 2, limit 1500m)"),
         (c({"x.kubernetes.io/a": "1"}, {"x.kubernetes.io/a": "2"}), ""),
         (c({"a.b/gpu": "many"}), ""),
+        (c({}, {"a.b/gpu": "0.5"}), "a.b/gpu is given in whole numbers only (it has: 0.5)"),
+        (c({"a.b/gpu": "1500m"}, {"a.b/gpu": "1500m"}), "a.b/gpu is given in whole numbers only (it has: 1500m)"),
+        (c({}, {"a.b/gpu": "2000m", "cpu": "0.5"}), ""),
+        (c({}, {"a.b/gpu": "1e30"}), ""),
     ],
 )  # fmt: skip
 def test_what_the_api_server_refuses_of_the_children_of_a_jobset_is_told_with_numbers(
@@ -272,6 +276,113 @@ def test_a_jobset_whose_child_jobs_would_be_refused_is_told() -> None:
     assert build_workload(JOBSET, made, NAMES)[1] == (f"pod set w: none of its pods can be made: {said}",)
     sets[0]["template"] = template(**{"a.b/gpu": "1"})
     assert build_workload(JOBSET, made, NAMES)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ({"parallelism": 4, "completions": 4}, ""),
+        ({}, ""),
+        ({"completions": 4}, ""),
+        ({"parallelism": 4, "completionMode": "NonIndexed"}, ""),
+        ({"parallelism": 4}, "its Jobs are Indexed and need completions: write as many as parallelism, or NonIndexed"),
+        ({"parallelism": 4, "completionMode": "Indexed"},
+         "its Jobs are Indexed and need completions: write as many as parallelism, or NonIndexed"),
+        ({"parallelism": 0}, ""),  # there are no pods of which that could be asked
+        ({"restartPolicy": "Always"}, "restartPolicy of a Job's pods is OnFailure or Never, and not Always"),
+        ({"restartPolicy": "OnFailure"}, ""),
+        ({"restartPolicy": "Never", "podFailurePolicy": {"rules": []}}, ""),
+        ({"restartPolicy": "OnFailure", "podFailurePolicy": {"rules": []}},
+         "beside a podFailurePolicy restartPolicy is to be Never (where a JobSet says none, it is OnFailure)"),
+    ],
+)  # fmt: skip
+def test_a_jobset_of_which_no_job_is_one_is_told(said: Json, wrong: str) -> None:
+    policy = {"restartPolicy": said["restartPolicy"]} if "restartPolicy" in said else {}
+    spec = {key: value for key, value in said.items() if key != "restartPolicy"}
+    spec["template"] = {"spec": {"containers": [c()], **policy}}
+    made = {"metadata": {"name": "s", "namespace": "a", "uid": "u", "labels": {NAMES.queue_label: "q"}},
+            "spec": {"suspend": True, "replicatedJobs": [{"name": "w", "template": {"spec": spec}}]}}  # fmt: skip
+    told = (f"pod set w: none of its pods can be made: {wrong}",) if wrong else ()
+    assert build_workload(JOBSET, made, NAMES)[1] == told
+
+
+def told_of(spec: Json, **said: Any) -> list[str]:
+    """Why none of a Job's pods can be made."""
+    made = {"metadata": {"name": "j", "namespace": "a", "uid": "u", "labels": {NAMES.queue_label: "q"}},
+            "spec": {"suspend": True, "template": {"spec": spec}}}  # fmt: skip
+    before = "pod set main: none of its pods can be made: "
+    problems = build_workload(JOB, made, NAMES, **said)[1]
+    assert all(one.startswith(before) for one in problems)
+    return [one.removeprefix(before) for one in problems]
+
+
+@pytest.mark.parametrize(
+    ("spec", "limit_range", "wrong"),
+    [
+        ({"containers": [c({"cpu": "1"})]}, bounds(default={"cpu": "1"}), ""),
+        ({"containers": [c({"cpu": "4"}, {"cpu": "4"})]}, bounds(default={"cpu": "1"}), ""),
+        ({"containers": [c({"cpu": "4"})]}, bounds(defaultRequest={"cpu": "1"}), ""),
+        ({"containers": [c({"cpu": "4"})]}, bounds(default={"cpu": "1"}),
+         ("with what LimitRanges add, container 'c': a request of cpu may be its limit at most "
+          "(it has: request 4, limit 1)")),
+        ({"containers": [c()], "initContainers": [c({"memory": "2Gi"})]}, bounds(default={"memory": "1Gi"}),
+         ("with what LimitRanges add, container 'c': a request of memory may be its limit at most "
+          "(it has: request 2Gi, limit 1Gi)")),
+        # Told once.
+        ({"containers": [c({"cpu": "17"})]}, bounds(max={"cpu": "16"}),
+         "LimitRange 'l': container 'c' may have 16 cpu at most (it has: limit 16, request 17)"),
+        # Beside what is said of the pod as a whole.
+        ({"containers": [c()], "resources": {"limits": {"cpu": "4"}}}, bounds(default={"cpu": "4"}), ""),
+        ({"containers": [c()], "resources": {"limits": {"cpu": "4"}}}, bounds(default={"memory": "9Gi"}), ""),
+        ({"containers": [c()], "resources": {"requests": {"cpu": "4"}, "limits": {"cpu": "4"}}},
+         bounds(default={"cpu": "5"}, defaultRequest={"cpu": "1"}),
+         "with what LimitRanges add, container 'c': a limit of cpu may be the pod's at most (it has 5, the pod 4)"),
+        ({"containers": [c(), c()], "resources": {"requests": {"memory": "1Gi"}}},
+         bounds(defaultRequest={"memory": "768Mi"}),
+         ("with what LimitRanges add, requests of memory of its containers may be the pod's at most together "
+          "(they have 1536Mi, the pod 1Gi)")),
+    ],
+)  # fmt: skip
+def test_a_job_whose_pods_what_a_limit_range_adds_makes_impossible_is_told(
+    spec: Json, limit_range: Json, wrong: str
+) -> None:
+    assert told_of(spec, limit_ranges=[limit_range]) == ([wrong] if wrong else [])
+
+
+SANDBOX: Json = {
+    "overhead": {"podFixed": {"cpu": "250m"}},
+    "scheduling": {"nodeSelector": {"sandbox": "yes"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ({"runtimeClassName": "s"}, ""),
+        ({"runtimeClassName": "s", "nodeSelector": {"sandbox": "yes", "a": "b"}}, ""),
+        ({"runtimeClassName": "s", "nodeSelector": {"sandbox": "no"}},
+         "RuntimeClass 's' selects nodes by sandbox=yes, and the template by sandbox=no"),
+        ({"nodeSelector": {"sandbox": "no"}}, ""),
+        ({"runtimeClassName": "s", "overhead": {"cpu": "0.25"}}, ""),
+        ({"runtimeClassName": "s", "overhead": {"cpu": "1"}},
+         "overhead is added by a RuntimeClass: leave it out of the template"),
+        ({"overhead": {"cpu": "1"}}, "overhead is added by a RuntimeClass: leave it out of the template"),
+        ({"overhead": {"cpu": "much"}}, ""),
+    ],
+)  # fmt: skip
+def test_a_job_that_contradicts_its_runtime_class_is_told(said: Json, wrong: str) -> None:
+    assert told_of({"containers": [c()], **said}, runtime_classes={"s": SANDBOX}) == ([wrong] if wrong else [])
+    assert told_of({"containers": [c()], **said}) == []  # nobody can see which there are
+
+
+def test_of_a_pod_set_without_pods_no_runtime_class_is_missed() -> None:
+    entry = {"name": "w", "replicas": 0, "template": {"spec": {"template": {"spec": {"runtimeClassName": "gone"}}}}}
+    made = {"metadata": {"name": "s", "namespace": "a", "uid": "u"}, "spec": {"replicatedJobs": [entry]}}
+    assert build_workload(JOBSET, made, NAMES, runtime_classes={})[1] == ()
+    entry["replicas"] = 1
+    assert build_workload(JOBSET, made, NAMES, runtime_classes={})[1] == (
+        "pod set w: RuntimeClass 'gone' does not exist",
+    )
 
 
 def test_bounds_of_limit_ranges_are_noticed_when_they_change() -> None:
@@ -307,6 +418,10 @@ TWO_CPUS = {"containers": [c({"cpu": "1"}, {"cpu": "2"})]}
         # Counted by nobody, or of other kinds.
         ([(2, {"containers": [c({}, {"a.b/gpu": "8"})]})], quota({"a.b/gpu": "12", "secrets": "0"}), ""),
         ([(9, TWO_CPUS)], quota({"requests.storage": "0", "count/jobs.batch": "0"}), ""),
+        # Kubernetes takes it, and counts requests of such resources only.
+        ([(2, {"containers": [c({}, {"a.b/gpu": "8"})]})], quota({"limits.a.b/gpu": "8"}), ""),
+        ([(1, {"containers": [c({}, {"ephemeral-storage": "2Gi"})]})], quota({"limits.ephemeral-storage": "1Gi"}),
+         "allows 1Gi limits.ephemeral-storage in the namespace, and its pods ask for 2Gi at once"),
         # Whether it counts these pods depends on more than their template.
         ([(4, TWO_CPUS)], quota({"pods": "1"}, scopes=["NotTerminating"]), ""),
         ([(4, TWO_CPUS)], quota({"pods": "1"}, scopeSelector={"matchExpressions": []}), ""),
@@ -314,6 +429,7 @@ TWO_CPUS = {"containers": [c({"cpu": "1"}, {"cpu": "2"})]}
         ([(1, {"containers": [c({"cpu": "1"})]})], quota({"limits.cpu": "9"}),
          "has limits.cpu, so that each container must say it, and these do not: 'c'"),
         ([(1, {"containers": [c({}, {"cpu": "1"})]})], quota({"requests.cpu": "9"}), ""),
+        ([(0, {"containers": [c()]}), (1, TWO_CPUS)], quota({"requests.cpu": "9"}), ""),
         ([(1, {"containers": [c()], "resources": {"limits": {"cpu": "1"}}})], quota({"limits.cpu": "9"}), ""),
         ([(1, {"containers": [c()]})], quota({"requests.a.b/gpu": "9", "limits.ephemeral-storage": "1Gi"}), ""),
         ([(1, {"containers": [c({"cpu": "much"})]})], quota({"requests.cpu": "1"}), ""),
