@@ -45,6 +45,32 @@ JOBSET_NO_SCHEDULE_TAINT = "alpha.jobset.sigs.k8s.io/no-schedule"
 OF_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 """With the name of a DeviceClass behind it: the resource by which pods may ask for its devices in any case."""
 
+JOBS_OF_KUEUE = (
+    "kubeflow.org/JAXJob",
+    "kubeflow.org/MPIJob",
+    "kubeflow.org/PaddleJob",
+    "kubeflow.org/PyTorchJob",
+    "kubeflow.org/TFJob",
+    "kubeflow.org/XGBoostJob",
+    "ray.io/RayCluster",
+    "ray.io/RayJob",
+    "ray.io/RayService",
+    "trainer.kubeflow.org/TrainJob",
+    "workload.codeflare.dev/AppWrapper",
+)
+"""GROUP/KIND of jobs that Kueue's own controller starts and stops, and Muster does not."""
+STARTED_BY_KUEUE = frozenset(
+    {
+        *JOBS_OF_KUEUE,
+        "/Pod",
+        "apps/Deployment",
+        "apps/StatefulSet",
+        "leaderworkerset.x-k8s.io/LeaderWorkerSet",
+        "sparkoperator.k8s.io/SparkApplication",
+    }
+)
+"""The same of all that Workloads stand for."""
+
 # Condition types of a Workload, ClusterQueue and LocalQueue (the same in both groups).
 QUOTA_RESERVED = "QuotaReserved"
 ADMITTED = "Admitted"
@@ -127,7 +153,7 @@ class Names:
 
     @cached_property
     def prebuilt_label(self) -> str:
-        """On a job: the Workload that somebody else makes for it. Nobody looks for that here."""
+        """On a job, label or annotation: the Workload that somebody else makes for it. Nobody looks for that here."""
         return f"{self.group}/prebuilt-workload-name"
 
     @cached_property
@@ -161,6 +187,12 @@ class Names:
     def workload_uid_label(self) -> str:
         """On pods: the uid of the Workload that pays for them."""
         return f"{self.group}/workload-uid"
+
+    @cached_property
+    def gang_marks(self) -> tuple[str, ...]:
+        """Labels by which policies know a pod of a gang: it has all of them. In Kueue's group pods of others have the
+        first, too: Kueue writes it into the templates of Deployments, and on the pods of others that it queues."""
+        return (self.managed_label, self.workload_uid_label) if self.as_kueue else (self.managed_label,)
 
     @cached_property
     def pod_set_label(self) -> str:
