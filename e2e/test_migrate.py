@@ -375,7 +375,7 @@ def test_kueue_mode_runs_jobs_with_kueues_own_objects(muster: Installed, kueue: 
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": serves, "spec": {"containers": [{"name": "c", "image": "x"}]}}
     cp.create(pod, dryRun="All")
     serves["labels"] = dict.fromkeys(KUEUE.gang_marks, "true")
-    assert "made by Jobs that Muster started" in refusal(cp, pod)
+    assert "muster-p" in refusal(cp, pod), "with our mark beside that it would be of a gang"
     assert cp.get("job", "big", "team-a")["spec"]["suspend"]
     assert {entry["manager"] for entry in workload("train")["metadata"]["managedFields"]} >= {KUEUE.admission_manager}
 
