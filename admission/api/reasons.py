@@ -375,7 +375,7 @@ DETAILS: Mapping[Detail, Advice] = {
         "nobody here starts what it stands for, or sees it end.",
         "Make a Job or a JobSet of it, or delete it.",
         "Kueue's controller started it: docs/migrate.md, What Kueue alone starts.",
-        r"^It stands for [^ ]+ [^ ]+, which Kueue's own controller starts",
+        r"^It stands for [^,]+, which Kueue's own controller starts",
         (Reason.MISCONFIGURED,),
     ),
 }
