@@ -45,6 +45,32 @@ JOBSET_NO_SCHEDULE_TAINT = "alpha.jobset.sigs.k8s.io/no-schedule"
 OF_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 """With the name of a DeviceClass behind it: the resource by which pods may ask for its devices in any case."""
 
+JOBS_OF_KUEUE = (
+    "kubeflow.org/JAXJob",
+    "kubeflow.org/MPIJob",
+    "kubeflow.org/PaddleJob",
+    "kubeflow.org/PyTorchJob",
+    "kubeflow.org/TFJob",
+    "kubeflow.org/XGBoostJob",
+    "ray.io/RayCluster",
+    "ray.io/RayJob",
+    "ray.io/RayService",
+    "trainer.kubeflow.org/TrainJob",
+    "workload.codeflare.dev/AppWrapper",
+)
+"""GROUP/KIND of jobs that Kueue's own controller starts and stops, and Muster does not."""
+STARTED_BY_KUEUE = frozenset(
+    {
+        *JOBS_OF_KUEUE,
+        "/Pod",
+        "apps/Deployment",
+        "apps/StatefulSet",
+        "leaderworkerset.x-k8s.io/LeaderWorkerSet",
+        "sparkoperator.k8s.io/SparkApplication",
+    }
+)
+"""The same of all that Workloads stand for."""
+
 # Condition types of a Workload, ClusterQueue and LocalQueue (the same in both groups).
 QUOTA_RESERVED = "QuotaReserved"
 ADMITTED = "Admitted"
@@ -119,7 +145,7 @@ class Names:
     pause_label = _key("pause")
     """On a job, by its owner: "true" takes it out of the queue, or stops it, until the label goes."""
     prebuilt_label = _key("prebuilt-workload-name")
-    """On a job: the Workload that somebody else makes for it. Nobody looks for that here."""
+    """On a job, label or annotation: the Workload that somebody else makes for it. Nobody looks for that here."""
     ungoverned_label = _key("ungoverned")
     """On a job without a queue that is held, and that nobody queues: such jobs are not queued any more, or this one
     cannot be as it is written."""
@@ -143,8 +169,8 @@ class Names:
     selector_annotation = _key("node-selector")
     """On a pod template: node selector to add, as `k=v,k=v`."""
     tolerations_annotation = _key("tolerations")
-    """On a pod template: tolerations to add, as `key=value:effect,...`, or `key=value:effect:seconds`; an empty value or
-    effect means any."""
+    """On a pod template: tolerations to add, as `key=value:effect,...`, or `key=value:effect:seconds`; an empty
+    value or effect means any."""
     rank_stride_annotation = _key("rank-stride")
     """On a JobSet's pod template: pods per child job, so that rank = job index x stride + completion index."""
     pinned_annotation = _key("pinned")
@@ -191,6 +217,12 @@ class Names:
     priority_boost_annotation = _key("priority-boost")
     """On a Workload: a whole number that is added to its priority, wherever priorities are compared."""
     finalizer = _key("resource-in-use")
+
+    @cached_property
+    def gang_marks(self) -> tuple[str, ...]:
+        """Labels by which policies know a pod of a gang: it has all of them. In Kueue's group pods of others have the
+        first, too: Kueue writes it into the templates of Deployments, and on the pods of others that it queues."""
+        return (self.managed_label, self.workload_uid_label) if self.as_kueue else (self.managed_label,)
 
     @cached_property
     def topology_annotations(self) -> tuple[str, ...]:

@@ -352,6 +352,7 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
 def test_kueue_mode_runs_jobs_with_kueues_own_objects(muster: Installed, kueue: ControlPlane) -> None:
     cp = kueue
     set_up(cp)
+    a_pod_of_kueues(cp)
     cp.apply(policies.objects(KUEUE))
     muster.start(config={"apiGroup": KUEUE_GROUP})
     made = job("team-a", "train", 2, gpus=8, seconds=2, queue=None, labels={KUEUE.queue_label: "main"})
@@ -368,6 +369,13 @@ def test_kueue_mode_runs_jobs_with_kueues_own_objects(muster: Installed, kueue: 
 
     cp.wait(lambda: entry_of(workload("train"), "Finished").get("status") == "True", 30, "its Workload to say so")
     cp.wait(lambda: entry_of(workload("big"), "QuotaReserved").get("reason") == "ExceedsMaxQuota", 30, "a reason")
+    cp.wait(lambda: entry_of(workload("plain"), "QuotaReserved").get("reason") == "Misconfigured", 30, "another")
+    # As a ReplicaSet makes it: Kueue has marked the template of its Deployment.
+    serves = {"name": "serves", "namespace": "team-a", "labels": {KUEUE.managed_label: "true"}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": serves, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    cp.create(pod, dryRun="All")
+    serves["labels"] = dict.fromkeys(KUEUE.gang_marks, "true")
+    assert "muster-p" in refusal(cp, pod), "with our mark beside that it would be of a gang"
     assert cp.get("job", "big", "team-a")["spec"]["suspend"]
     assert {entry["manager"] for entry in workload("train")["metadata"]["managedFields"]} >= {KUEUE.admission_manager}
 

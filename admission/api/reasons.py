@@ -370,6 +370,14 @@ DETAILS: Mapping[Detail, Advice] = {
         r"its Job makes no others before",
         (Reason.GATED,),
     ),
+    Detail.NOT_MANAGED: Advice(
+        "Kueue made this Workload for something that is no Job and no JobSet. Quota would stay with it for ever, for "
+        "nobody here starts what it stands for, or sees it end.",
+        "Make a Job or a JobSet of it, or delete it.",
+        "Kueue's controller started it: docs/migrate.md, What Kueue alone starts.",
+        r"^It stands for [^,]+, which Kueue's own controller starts",
+        (Reason.MISCONFIGURED,),
+    ),
 }
 
 EVICTIONS: Mapping[EvictReason, str] = {

@@ -41,12 +41,14 @@ from admission.controller.finalizers import Keeper
 from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import (
     CreateWorkload,
+    DeleteWorkload,
     FinishWorkload,
     LetWorkloadGo,
     ReleaseWorkload,
     Settings,
     Step,
     StopPods,
+    beside_step,
     next_orphan_step,
     next_step,
 )
@@ -1114,6 +1116,9 @@ class Controller:
 
     async def _orphan(self, key: Key) -> None:
         seen = self.world.workloads.get(key)
+        if seen is not None and self.world.is_beside(seen):
+            await self._beside(seen)
+            return
         if seen is None or self.world.job_of(seen) is not None:
             return
         if self.world.is_bare(seen):
@@ -1137,6 +1142,14 @@ class Controller:
                 await self.actuator.delete_workload(seen)
             return
         self.jobs.add_after((ORPHAN, *key), 1.0)
+
+    async def _beside(self, seen: WorkloadSeen) -> None:
+        step = beside_step(seen.view).step
+        if isinstance(step, DeleteWorkload):
+            self.world.gives_up_place(seen.uid)
+            await self.actuator.delete_workload(seen)
+        elif step is not None:
+            await self.actuator.take_bare(seen, step)
 
     async def _explain(self) -> None:
         """One after the other, but of one namespace nobody waits long for what is written in another."""

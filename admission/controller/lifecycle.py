@@ -607,8 +607,10 @@ def bare_step(
 
 
 def _may_vanish(workload: WorkloadView) -> bool:
-    """Is it being deleted, with our finalizer alone in the way of that?"""
-    return workload.deleting and workload.kept and (workload.value.finished or workload.value.admission is None)
+    """Is it being deleted, with our finalizer alone in the way of that? Of what nobody here stops, nobody would say
+    that it has stopped."""
+    value = workload.value
+    return workload.deleting and workload.kept and (value.finished or value.admission is None or bool(value.unmanaged))
 
 
 def _while_it_waits(
@@ -685,6 +687,12 @@ def _gone(workload: WorkloadView, why: str) -> Next:
 
 def _stop_strays(pods: PodTally) -> StopPods | None:
     return StopPods(pods.unled, pods.stray) if pods.unled or pods.stray else None
+
+
+def beside_step(workload: WorkloadView) -> Next:
+    """The same for a Workload whose job has another that counts: Kueue makes one more for an elastic job that grows,
+    and takes it for both."""
+    return _gone(workload, "another Workload counts for its job")
 
 
 def next_orphan_step(workload: WorkloadView, pods: PodTally) -> Next:

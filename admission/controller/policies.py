@@ -70,6 +70,17 @@ def _has_label(who: str, key: str) -> str:
     return f"(has({who}.metadata.labels) && {_text(key)} in {who}.metadata.labels)"
 
 
+def _of_gangs(names: Names) -> Object:
+    """A selector of pods of gangs."""
+    return {"matchExpressions": [{"key": mark, "operator": "Exists"} for mark in names.gang_marks]}
+
+
+def _lacks_a_mark(names: Names) -> str:
+    """CEL: it is no pod of a gang."""
+    first, *more = (f"!{_has_label('object', mark)}" for mark in names.gang_marks)
+    return f"({' || '.join((first, *more))})" if more else first
+
+
 def _suspended(who: str) -> str:
     return f"(has({who}.spec.suspend) && {who}.spec.suspend)"
 
@@ -816,7 +827,7 @@ def pins(names: Names, settings: Settings) -> list[Object]:
         settings,
         {
             "resourceRules": _rules(("", "pods"), operations=("CREATE",)),
-            "objectSelector": {"matchExpressions": [{"key": names.managed_label, "operator": "Exists"}]},
+            "objectSelector": _of_gangs(names),
         },
         [
             _condition(
@@ -875,7 +886,7 @@ _EXISTS, _EQUAL = "operator: 'Exists'", "operator: 'Equal'"
 def _pod_guard(names: Names, settings: Settings) -> list[Object]:
     """`jobs.hold.validate_pod`."""
     say = Messages(names)
-    marked = {"matchExpressions": [{"key": names.managed_label, "operator": "Exists"}]}
+    marked = _of_gangs(names)
     required = f"object.spec.affinity.nodeAffinity.{REQUIRED}"
     ranked = (
         "has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity) && "
@@ -892,7 +903,7 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
         "muster-pods",
         settings,
         {"resourceRules": _rules(("", "pods"), operations=("CREATE",)), "objectSelector": marked},
-        [_condition("marked", _has_label("object", names.managed_label))],
+        [_condition("marked", " && ".join(_has_label("object", mark) for mark in names.gang_marks))],
         [(f"({_of_job(settings)}) || ({_HAS_JOB} && {_may_admit(names)})", say.pod_marker), (pinned, say.pod_unpinned)],
         variables=[
             _variable("notes", _map_of(("object.metadata", "annotations"))),
@@ -956,7 +967,7 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
             _condition(
                 "gang-class-without-marker",
                 f"has(object.spec.priorityClassName) && object.spec.priorityClassName == {_text(names.priority_class)} "
-                f"&& !{_has_label('object', names.managed_label)}",
+                f"&& {_lacks_a_mark(names)}",
             )
         ],
         [(_may_admit(names), say.priority_class)],

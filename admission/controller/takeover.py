@@ -39,6 +39,8 @@ Json = dict[str, Any]
 Keys = dict[str, str | None]
 """Labels or annotations to write; None takes one off."""
 KUEUE = Names(KUEUE_GROUP)
+_RAN = "accumulatedPastExecutionTimeSeconds"
+"""Of a Workload's status: how long it has run in earlier admissions."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,8 @@ def _wanted(one: Managed, names: Names, *, carried: bool) -> tuple[Keys, Keys, l
             alone.append("the topology that its pod template asks for is not carried over: evicted later, it has none")
         return labels, annotations, ["goes on running", *alone]
     alone += [f"{old} of its Workload is not carried over" for old, _ in _of_workloads(names) if notes.get(old)]
+    if (ran := _ran(obj(theirs))) and said.get(KUEUE.max_exec_time_label):
+        alone.append(f"the {ran} s that it has run do not count towards its longest time")
     if obj(obj(theirs).get("spec")).get("active") is not False:
         return labels, annotations, ["waits with Muster", *alone]
     if said.get(names.pause_label) != "true":
@@ -337,7 +341,12 @@ def _workload(one: Managed, after: Json, names: Names) -> tuple[Json | None, str
         for said in objects(status_of(theirs).get("conditions"))
         if said.get("type") in (QUOTA_RESERVED, ADMITTED)
     ]
-    return {**made, "status": {"conditions": conditions, "admission": admission}}, ""
+    status = {"conditions": conditions, "admission": admission}
+    return {**made, "status": {**status, **({_RAN: ran} if (ran := _ran(theirs)) else {})}}, ""
+
+
+def _ran(workload: Json) -> int:
+    return whole(status_of(workload).get(_RAN), 0)
 
 
 def _asks_for(ours: Json, made: Json) -> bool:
@@ -347,7 +356,12 @@ def _asks_for(ours: Json, made: Json) -> bool:
     same = name_of(ours) == name_of(made) and all(
         spec.get(key) == value for key, value in made["spec"].items() if key != "podSets"
     )
-    return same and said <= {QUOTA_RESERVED, ADMITTED} and set(status) <= {"conditions", "admission"}
+    return (
+        same
+        and said <= {QUOTA_RESERVED, ADMITTED}
+        and set(status) <= {"conditions", "admission", _RAN}
+        and _ran(ours) == _ran(made)
+    )
 
 
 def _sizes_differ(job: JobView, asked: list[Json], admitted: list[Json]) -> str:

@@ -205,8 +205,8 @@ def configurations(
             return {"url": url.rstrip("/") + path, "caBundle": bundle}
         return {"service": {"namespace": service[0], "name": service[1], "path": path, "port": 443}, "caBundle": bundle}
 
-    def exists(key: str) -> Json:
-        return {"matchExpressions": [{"key": key, "operator": "Exists"}]}
+    def exists(*keys: str) -> Json:
+        return {"matchExpressions": [{"key": key, "operator": "Exists"} for key in keys]}
 
     def rule(group: str, resource: str, *operations: str) -> Json:
         return {
@@ -239,7 +239,7 @@ def configurations(
         }
 
     jobs = [rule("batch", "jobs", "CREATE", "UPDATE"), rule(JOBSET_GROUP, "jobsets", "CREATE", "UPDATE")]
-    queued, marked = exists(names.queue_label), exists(names.managed_label)
+    queued, marked = exists(names.queue_label), exists(*names.gang_marks)
     again = {"reinvocationPolicy": "IfNeeded"}
     mutating = [
         hook("jobs", "/mutate-jobs", jobs, objectSelector=queued, **again),

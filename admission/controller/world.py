@@ -231,6 +231,8 @@ class World:
         self._job_by_uid: dict[str, JobKey] = {}
         self._children: dict[Owner, set[JobKey]] = {}
         """Jobs by the JobSet that made them."""
+        self._gang_of: dict[Key, str] = {}
+        """Pods that lack our mark -> uid of the Workload whose they are all the same."""
         self._workload_of_job: dict[str, Key] = {}
         self._several: dict[str, set[Key]] = {}
         """Jobs with more than one Workload: Kueue makes a new one where a job that runs grows."""
@@ -335,6 +337,8 @@ class World:
             self._children.setdefault((job.namespace, job.owner[2]), set()).add(key)
             if old is None or _standing(old) != _standing(job):
                 self._wake_job(job.owner[2])
+        if old is None or _runs_by(old) != _runs_by(job):
+            self._pods_follow(job.owner[2] if job.owner is not None and job.of_jobset else job.uid)
 
     def job_lost(self, job: JobView) -> None:
         key = job.key
@@ -367,7 +371,7 @@ class World:
             self._wake_job(of[1])
 
     def workload_seen(self, seen: WorkloadSeen) -> None:
-        seen = self._on_named_nodes(seen)
+        seen = self._run_by_others(self._on_named_nodes(seen))
         old = self.workloads.get(seen.key)
         if old is not None and old.uid != seen.uid:
             self.workload_lost(old)
@@ -377,6 +381,7 @@ class World:
         if job_uid:
             self._places.pop(job_uid, None)
             self._stands_for(seen, job_uid)
+            self._others_changed(job_uid, seen.key)
             self._job_of_workload[seen.uid] = job_uid
         self._index_nodes(seen)
         self._stands(("gang", *seen.key), stands_of(seen.view.value))
@@ -390,6 +395,8 @@ class World:
             self._given_twice.pop(seen.uid, None)
         elif not seen.view.value.finished and (counted is None or counted.admission is None):
             self._reserved(seen.key)
+        if old is None or old.uid != seen.uid or _holds(old.view.value) != _holds(seen.view.value):
+            self._pods_follow(job_uid)
         self._wake_workload(seen)
         waited, self._waited = self._waited, self.state.anybody_waits
         if self._waited and not waited:
@@ -428,9 +435,24 @@ class World:
             for other in sorted(others & self.workloads.keys()):
                 self._stands_for(self.workloads[other], job_uid)
         discard(self._several, job_uid, seen.key)
+        self._others_changed(job_uid, seen.key)
+        self._pods_follow(job_uid)
         self._job_of_workload.pop(seen.uid, None)
         if job_uid and (owner := (seen.namespace, seen.uid)) in self._pods_of_owner:
             self._left[owner] = job_uid
+
+    def _run_by_others(self, seen: WorkloadSeen) -> WorkloadSeen:
+        """Where no kinds of jobs are managed, whoever made a Workload runs what it stands for. Else nobody does: its
+        pods are counted where they are, and nodes that it names would be charged twice."""
+        value = seen.view.value
+        if not value.unmanaged:
+            return seen
+        if not self._kinds:
+            value = replace(value, unmanaged="")
+        elif value.admission is not None:
+            pod_sets = tuple(replace(one, topology=None) for one in value.admission.pod_sets)
+            value = replace(value, admission=replace(value.admission, pod_sets=pod_sets))
+        return replace(seen, view=replace(seen.view, value=value))
 
     def _on_named_nodes(self, seen: WorkloadSeen) -> WorkloadSeen:
         """With the names of the nodes in its reservation: pods are pinned by them."""
@@ -470,6 +492,14 @@ class World:
             seen = max(there, key=lambda one: (*_counts(one.view.value), one.key))
         self._workload_of_job[job_uid] = seen.key
 
+    def _others_changed(self, job_uid: str, key: Key) -> None:
+        """Another of the Workloads of a job than before may count for it."""
+        for other in sorted(self._several.get(job_uid, set()) - {key}):
+            self._unlaid.add(other)
+            self._dirty()
+            if other in self.workloads:
+                self._wake_workload(self.workloads[other])
+
     def storage_changed(self, old: Stored | None, new: Stored | None) -> None:
         """A claim, a volume or a storage class came, changed or went. Who depends on it is looked at once, before the
         next decision: volumes are made by the hundred."""
@@ -500,7 +530,7 @@ class World:
         """What it holds is another, or of another: of a gang, if it was made for a pod of it that is there."""
         name, uid = self.devices.pod_of(claim)
         pod = self._pods.get((claim[0], name))
-        usage = pod.usage if pod is not None and pod.uid == uid else None
+        usage = self._booked(pod.usage) if pod is not None and pod.uid == uid and pod.usage is not None else None
         before, now = self._held_by.pop(claim, ()), self.devices.held_by(claim, usage)
         if now:
             self._held_by[claim] = now
@@ -535,6 +565,9 @@ class World:
                 value, sources = self.storage.laid_on(value)
             value = self._neighbours.laid_on(value)
         value = self._held_up(value)
+        seen = self.workloads.get(key)
+        if value.admission is None and seen is not None and self.is_beside(seen):
+            value = replace(value, active=False)
         self._depends(key, sources)
         sits_out = self._sitting_out if value.admission is None else {}
         if sits_out and (until := max(sits_out.get(key, 0), sits_out.get(asked, 0))):
@@ -608,13 +641,7 @@ class World:
         for owner in _owners(pod):
             self._pods_of_owner.setdefault(owner, {})[key] = pod
         self._stands_free(old, pod)
-        # Most news of a pod is of its conditions: no reason to decide, nor to doubt what its node has room for.
-        before = old.usage if old is not None else None
-        if pod.usage is None:
-            if before is not None:
-                self.apply(Gone(PodUsage, key))
-        elif pod.usage != before:
-            self.apply(Put(pod.usage))
+        self._book(key, old.usage if old is not None else None, pod)
         self._stands(("pod", *key), _stand(pod))
         self._lay(pod)
         if pod.terminating:
@@ -629,6 +656,7 @@ class World:
         old = self._pods.pop(key, None)
         self._disown(old or pod)
         self._stands_free(old, None)
+        self._gang_of.pop(key, None)
         if old is not None and old.usage is not None:
             self.apply(Gone(PodUsage, key))
         self._stands(("pod", *key), ())
@@ -636,6 +664,45 @@ class World:
         self._less_held_up(self._job_of_workload.get(pod.workload_uid, ""))
         self._wake_pod(pod)
         self._claims_of(old)
+
+    def _book(self, key: Key, before: PodUsage | None, pod: PodView) -> None:
+        """before: what it held, booked as `_gang_of` says."""
+        # Most news of a pod is of its conditions: no reason to decide, nor to doubt what its node has room for.
+        gang, now = self._gang_of.pop(key, ""), self._gang_of_unmarked(pod)
+        if now:
+            self._gang_of[key] = now
+        if pod.usage is None:
+            if before is not None:
+                self.apply(Gone(PodUsage, key))
+        elif pod.usage != before or now != gang:
+            self.apply(Put(self._booked(pod.usage)))
+
+    def _booked(self, usage: PodUsage) -> PodUsage:
+        """What a pod holds, and of which gang it is."""
+        gang = self._gang_of.get(usage.key, "")
+        return replace(usage, workload_uid=gang) if gang else usage
+
+    def _gang_of_unmarked(self, pod: PodView) -> str:
+        """uid of the Workload of whose job it is a pod, where somebody else has started that (Kueue), and so it lacks
+        our mark: else its nodes would be charged twice, and nobody would get them by the eviction of its gang."""
+        job = self.jobs.get(self._job_by_uid.get(pod.owner_uid, ("", "", ""))) if not pod.workload_uid else None
+        if job is not None and job.owner is not None and job.of_jobset:
+            job = self.jobs.get(self._job_by_uid.get(job.owner[2], ("", "", "")))
+        seen = self.workload_of_uid(job.uid) if job is not None else None
+        if job is None or seen is None or job.started or seen.uid in self._started_for:
+            return ""
+        value = seen.view.value
+        holds = value.admission is not None and not value.finished and (bool(value.evicted) or not job.suspended)
+        return seen.uid if holds and not _leaves_unstarted(job, seen) else ""
+
+    def _pods_follow(self, job_uid: str) -> None:
+        """Pods that lack our mark may be of a gang now, or of none any more."""
+        job = self.jobs.get(self._job_by_uid.get(job_uid, ("", "", "")))
+        for one in () if job is None else (job, *(self.jobs[key] for key in self._children_of(job))):
+            for key, pod in list(self._pods_of_owner.get((one.namespace, one.uid), {}).items()):
+                if not pod.workload_uid and self._gang_of_unmarked(pod) != self._gang_of.get(key, ""):
+                    self._book(key, pod.usage, pod)
+                    self._claims_of(pod)
 
     def _claims_of(self, pod: PodView | None) -> None:
         """A pod came or went, and what its claims hold with it."""
@@ -915,7 +982,7 @@ class World:
         return bool(uid) and uid not in self._job_by_uid and not self.is_bare(seen)
 
     def orphans(self) -> list[WorkloadSeen]:
-        return [seen for seen in self.workloads.values() if self.is_orphan(seen)]
+        return [seen for seen in self.workloads.values() if self.is_orphan(seen) or self.is_beside(seen)]
 
     def queue_of(self, job: JobView) -> str:
         return job.queue or self.default_queue
@@ -1508,6 +1575,8 @@ class World:
         key = self._job_by_uid.get(value.job_uid)
         if key is not None:
             self._changed_job(key)
+            if self.is_beside(seen):
+                self._changed_job((ORPHAN, *seen.key))
             return
         due = value.admission is not None or not value.active or any(check.said_no for check in value.checks)
         again = seen.view.kept_out.startswith(DEACTIVATED) or ran_out(seen.view, value.admitted_at) is not None
@@ -1518,7 +1587,15 @@ class World:
 
     def is_bare(self, seen: WorkloadSeen) -> bool:
         """Does it stand for nothing that is managed here: no job, or one of a kind that is somebody else's."""
-        return not seen.view.value.job_uid or (bool(seen.view.owner[0]) and seen.view.owner[0] not in self._kinds)
+        value, kind = seen.view.value, seen.view.owner[0]
+        return not value.job_uid or (bool(kind) and kind not in self._kinds)
+
+    def is_beside(self, seen: WorkloadSeen) -> bool:
+        """Does another Workload count for its job: would it be given quota, or hold some, beside that?"""
+        value = seen.view.value
+        if value.job_uid not in self._several or value.finished or self.is_bare(seen):
+            return False
+        return self._workload_of_job.get(value.job_uid) != seen.key
 
     def bare(self, key: Key, settings: Settings, now: int) -> Next:
         """What is due for a Workload that stands for no job of ours."""
@@ -1569,6 +1646,16 @@ def _leaves_unstarted(job: JobView | None, workload: WorkloadSeen | None) -> boo
         return False
     value = workload.view.value
     return value.admission is not None and job.suspended and 0 < job.suspended_ms <= value.reserved_at
+
+
+def _runs_by(job: JobView) -> tuple[bool, bool, bool]:
+    """Whose its pods are that lack our mark is a matter of these."""
+    return job.started, job.suspended, job.deleting
+
+
+def _holds(value: Workload) -> tuple[bool, bool, bool]:
+    """The same of its Workload."""
+    return value.admission is not None, value.finished, bool(value.evicted)
 
 
 def _counts(value: Workload) -> tuple[bool, bool, int]:

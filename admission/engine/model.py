@@ -549,6 +549,8 @@ class Workload(Value, frozen=True):
     """What it waits for of its volumes, in words; "" when nothing is missing that its pods name."""
     lingering: str = ""
     """Pods of its last start that still end, where its Job makes none beside them; "" when it is not held up."""
+    unmanaged: str = ""
+    """What it stands for, where nobody here starts or stops that: it is given nothing, and evicted for nobody."""
     preemption_gated: bool = False
     """It may evict nobody yet."""
     blocked_on_gates: bool = False
@@ -819,6 +821,7 @@ class Detail(Enum):
     VOLUME_PENDING = "WaitingForVolume"
     CLAIMS_UNCLEAR = "ClaimsNotCounted"
     PODS_LINGER = "PodsStillEnding"
+    NOT_MANAGED = "KindNotManaged"
     PAUSED = "Paused"
 
 

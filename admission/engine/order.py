@@ -78,12 +78,14 @@ def penalty(fairness: UsageFairness, requests: Mapping[str, int]) -> dict[str, f
 
 
 def usage_value(fairness: UsageFairness, queue: LocalQueue | None, extra: Mapping[str, float]) -> float:
-    """The one number by which LocalQueues of a ClusterQueue are ordered; infinite at weight zero."""
+    """The one number by which LocalQueues of a ClusterQueue are ordered; infinite at weight zero. A core weighs as much
+    as a device."""
     amounts = dict(queue.consumed) if queue is not None else {}
     for name, amount in extra.items():
         amounts[name] = amounts.get(name, 0.0) + amount
     weights = dict(fairness.weights)
-    total = sum(weights.get(name, 1.0) * amount for name, amount in sorted(amounts.items()))
+    units = ((name, amount / 1000 if name == "cpu" else amount) for name, amount in sorted(amounts.items()))
+    total = sum(weights.get(name, 1.0) * amount for name, amount in units)
     weight = Fraction(1) if queue is None else queue.weight
     if weight <= 0:
         return float("inf")

@@ -278,6 +278,7 @@ _FIXED = {
         "Pods of its last start still end ({subject}), and its Job makes no others before they are gone"
     ),
     Detail.CLAIMS_UNCLEAR: "The devices that its pods ask for cannot be counted: {subject}",
+    Detail.NOT_MANAGED: "It stands for {subject}, which Kueue's own controller starts and stops, and nobody here",
 }
 
 

@@ -481,7 +481,9 @@ class State:
 
     def _show(self, key: Key, value: Workload) -> None:
         """This is how the gang counts from now on."""
-        if value.evicted == "PodsReadyTimeout" and not self.rules.evict_stamp:
+        # To go before all others for a lost node is a promise that Kueue does not make.
+        unstamped = {"PodsReadyTimeout": not self.rules.evict_stamp, "NodeFailures": not self.rules.promises}
+        if unstamped.get(value.evicted):
             value = replace(value, queue_stamp=None)
         old = self.workloads.get(key)
         if old == value:
@@ -718,6 +720,8 @@ class State:
     def _why_not(self, gang: Workload) -> Why | None:
         if not gang.active:
             return gang.off
+        if gang.unmanaged:
+            return Why(Reason.MISCONFIGURED, Detail.NOT_MANAGED, subject=gang.unmanaged)
         if gang.gated:
             return Why(Reason.GATED, subject=gang.gated)
         if gang.unbound:

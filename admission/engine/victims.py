@@ -198,6 +198,9 @@ class Search:
             if charge is None or key == self.gang.key or key in gone or charge.pairs.isdisjoint(contested):
                 continue
             self.looked_at += 1
+            if victim.unmanaged:
+                self.refuse("that nobody here stops")
+                continue
             if not whoever and not self.allowed(victim, policy):
                 self.refuse("of too high a priority" if policy is not PreemptionPolicy.NEVER else "protected by policy")
                 continue

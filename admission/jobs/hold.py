@@ -59,6 +59,7 @@ from admission.names import (
     DEFAULT_QUEUE,
     JOB_COMPLETION_INDEX,
     JOB_TRACKING_FINALIZER,
+    JOBS_OF_KUEUE,
     JOBSET_GROUP,
     JOBSET_JOB_INDEX_LABEL,
     JOBSET_LABELS,
@@ -91,21 +92,7 @@ OWNERS_LABELS = (
 )
 """Labels by which the controllers of Jobs and JobSets find their pods: a pod that loses them is let go and runs on."""
 
-QUEUED_OWNERS = (
-    "batch/Job",
-    f"{JOBSET_GROUP}/JobSet",
-    "kubeflow.org/JAXJob",
-    "kubeflow.org/MPIJob",
-    "kubeflow.org/PaddleJob",
-    "kubeflow.org/PyTorchJob",
-    "kubeflow.org/TFJob",
-    "kubeflow.org/XGBoostJob",
-    "ray.io/RayCluster",
-    "ray.io/RayJob",
-    "ray.io/RayService",
-    "trainer.kubeflow.org/TrainJob",
-    "workload.codeflare.dev/AppWrapper",
-)
+QUEUED_OWNERS = ("batch/Job", f"{JOBSET_GROUP}/JobSet", *JOBS_OF_KUEUE)
 """GROUP/KIND of objects that are queued as a whole, by Muster or by Kueue: a Job or JobSet that one of them makes is a
 part of it, and gets no queue of its own."""
 
@@ -510,7 +497,7 @@ class UnpinnableError(Exception):
 
 
 def is_managed(pod: Json | None, names: Names) -> bool:
-    return names.managed_label in labels_of(pod)
+    return labels_of(pod).keys() >= set(names.gang_marks)
 
 
 def _has_job(pod: Json) -> bool:

@@ -862,7 +862,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
     # How it goes is asked of what runs: a gang that was admitted in part has less parallelism than its owner wrote.
     outcome = kind.outcome(raw, slots if inverse is None else kind.slots(raw))
     owner = next((ref for ref in objects(meta.get("ownerReferences")) if ref.get("controller") is True), None)
-    limit, unread = said_by_labels(labels, names)
+    limit, unread = said_by_labels(labels, annotations, names)
     fewest, cannot_be = fewest_pods(kind, owned, slots, names)
     problems = [*_problems(kind, slots, inverse), *unread, *cannot_be]
     return JobView(
@@ -958,9 +958,11 @@ def fewest_pods(kind: JobKind, owned: Json, slots: Sequence[Slot], names: Names)
     return min(enough, slots[0].count) or None, []
 
 
-def said_by_labels(labels: Mapping[str, str], names: Names) -> tuple[int | None, list[str]]:
+def said_by_labels(
+    labels: Mapping[str, str], annotations: Mapping[str, str], names: Names
+) -> tuple[int | None, list[str]]:
     """(longest run time in seconds, what is wrong with the labels that say how long a job runs, whether at all, and by
-    which Workload)."""
+    which Workload, which an annotation may say as well)."""
     problems = []
     limit, paused = labels.get(names.max_exec_time_label), labels.get(names.pause_label)
     seconds = digits(limit or "")
@@ -972,11 +974,12 @@ def said_by_labels(labels: Mapping[str, str], names: Names) -> tuple[int | None,
         )
     if paused not in (None, "true", "false"):
         problems.append(f"label {names.pause_label}: {paused[:20]!r} is neither 'true' nor 'false'")
-    if prebuilt := labels.get(names.prebuilt_label):
-        problems.append(
-            f"label {names.prebuilt_label}: {prebuilt[:63]!r} would be charged beside the Workload that is made for "
-            "this job: take the label off, and delete that one"
-        )
+    for form, said in (("label", labels), ("annotation", annotations)):
+        if prebuilt := said.get(names.prebuilt_label):
+            problems.append(
+                f"{form} {names.prebuilt_label}: {prebuilt[:63]!r} would be charged beside the Workload that is made "
+                f"for this job: take the {form} off, and delete that one"
+            )
     return seconds if good else None, problems
 
 

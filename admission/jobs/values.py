@@ -76,6 +76,7 @@ from admission.names import (
     JOBSET_REPLICATED_JOB_LABEL,
     PREEMPTED,
     QUOTA_RESERVED,
+    STARTED_BY_KUEUE,
     Names,
 )
 from admission.quantity import (
@@ -732,13 +733,25 @@ def _said_in_meta(meta: Json, names: Names) -> dict[str, Any]:
     annotations = texts(meta.get("annotations"))
     allowed = annotations.get(names.allowed_flavors_annotation)
     gated = annotations.get(names.gated_by_annotation, "")
-    parent = next((ref for ref in objects(meta.get("ownerReferences")) if ref.get("kind") == "Workload"), {})
+    owners = objects(meta.get("ownerReferences"))
+    parent = next((ref for ref in owners if ref.get("kind") == "Workload"), {})
     return {
         "allowed_flavors": None if allowed is None else frozenset(f.strip() for f in allowed.split(",") if f.strip()),
         "gated": f"held back by {gated}" if gated else "",
         "parent_uid": text(parent.get("uid")),
         "priority_boost": boost_of(annotations.get(names.priority_boost_annotation, "")) or 0,
+        "unmanaged": _started_by_kueue(owners) if names.as_kueue else "",
     }
+
+
+def _started_by_kueue(owners: Sequence[Json]) -> str:
+    """What a Workload stands for that Kueue's own controller alone starts: kind and name; "" for anything else. A group
+    of pods owns its Workload together, and none of them controls it."""
+    for ref in owners:
+        group, _, _ = text(ref.get("apiVersion")).rpartition("/")
+        if f"{group}/{text(ref.get('kind'))}" in STARTED_BY_KUEUE:
+            return f"{text(ref.get('kind'))} {text(ref.get('name'))}"
+    return ""
 
 
 def workload(
@@ -767,6 +780,7 @@ def workload(
     queued = millis(notes.get(names.queued_since_annotation))
     priority = spec.get("priority")
     paused = notes.get(names.pause_label) == "true"
+    said = _said_in_meta(meta, names) if meta.keys() & {"annotations", "ownerReferences"} else {}
     value = Workload(
         namespace=where,
         name=name,
@@ -798,8 +812,9 @@ def workload(
         else None,
         blocked_on_gates=BLOCKED_ON_GATES in true,
         run_ms=whole(status.get("accumulatedPastExecutionTimeSeconds"), 0) * 1000,
-        job_uid=labels.get(names.job_uid_label, ""),
-        **(_said_in_meta(meta, names) if meta.keys() & {"annotations", "ownerReferences"} else {}),
+        # What is none of our jobs is not looked for among them.
+        job_uid="" if said.get("unmanaged") else labels.get(names.job_uid_label, ""),
+        **said,
         **(_said_rarely(spec, status, problems) if not _RARE.isdisjoint((*spec, *status)) else {}),
     )
     return value, tuple(problems)

@@ -190,7 +190,7 @@ def build_workload(
     if priority_ref is not None:
         group = names.group if priority_ref[0] == "WorkloadPriorityClass" else "scheduling.k8s.io"
         spec_out["priorityClassRef"] = {"group": group, "kind": priority_ref[0], "name": priority_ref[1]}
-    limit, unread = said_by_labels(labels, names)
+    limit, unread = said_by_labels(labels, annotations, names)
     problems.extend(unread)
     if limit is not None:
         spec_out["maximumExecutionTimeSeconds"] = limit

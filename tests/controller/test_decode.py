@@ -40,6 +40,34 @@ CONDITIONS = [
 ADMISSION = {"clusterQueue": "q", "podSetAssignments": [{"name": "main", "count": 2, "flavors": {"cpu": "rf"}}]}
 
 
+def ref(version: str, kind: str, *, controller: bool = True) -> dict:
+    return {"apiVersion": version, "kind": kind, "name": "it", "uid": "u", "controller": controller}
+
+
+@pytest.mark.parametrize(
+    ("owners", "unmanaged"),
+    [
+        ([ref("ray.io/v1", "RayJob")], "RayJob it"),
+        ([ref("v1", "Pod", controller=False)] * 2, "Pod it"),
+        ([ref("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", controller=False)], "LeaderWorkerSet it"),
+        ([ref("apps/v1", "StatefulSet", controller=False)], "StatefulSet it"),
+        ([ref("kueue.x-k8s.io/v1beta2", "Workload")], ""),
+        ([ref("batch/v1", "Job")], ""),
+        ([ref("jobset.x-k8s.io/v1alpha2", "JobSet")], ""),
+        ([ref("example.com/v1", "AppWrapper")], ""),
+        ([], ""),
+    ],
+)
+def test_what_kueue_alone_starts_is_known_by_its_owners(owners: list, unmanaged: str) -> None:
+    obj = workload()
+    obj["metadata"]["ownerReferences"] = owners
+    raw = msgspec.Raw(json.dumps(obj).encode())
+    value = decode.workload(NAMES, raw).view.value
+    assert value.unmanaged == unmanaged
+    assert value.job_uid == ("" if unmanaged else "job-1"), "it would be deleted, for there is no such Job"
+    assert decode.workload(Names(), raw).view.value.unmanaged == "", "in a group of our own whoever made it runs it"
+
+
 @pytest.mark.parametrize(
     "obj",
     [

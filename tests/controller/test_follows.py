@@ -33,7 +33,7 @@ from tests.controller.lab import (
     own,
     workload,
 )
-from tests.controller.test_keep import CHECK, NODE, quiet, running, until
+from tests.controller.test_keep import CHECK, NODE, quiet, running, until, workloads
 
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"
 WORKLOADS = f"/apis/{API}/namespaces/ml/workloads"
@@ -156,6 +156,22 @@ async def test_a_job_is_admitted_once_its_gate_is_taken_away(world: World) -> No
         await until(reads(world, holds))
 
 
+async def test_of_two_workloads_of_a_job_that_goes_by_which_it_does_not_run(world: World) -> None:
+    """Kueue makes a second one for an elastic job that grows: given quota, it would be charged beside the first."""
+    await a_town(world, 64)
+    async with running(world):
+        made = await world.put(job("train", "main"))
+        await until(reads(world, holds))
+        second = workload(made, {}, queue="main")
+        second["metadata"] |= {"name": "job-train-grown", "finalizers": [NAMES.finalizer]}
+        await world.put(second)
+        await until(lambda: workloads(world, 1))
+    left = await its_workload(world)
+    assert left is not None
+    assert holds(left)
+    assert left["metadata"]["name"] != "job-train-grown"
+
+
 async def test_who_asks_for_more_resources_than_a_status_holds_is_told_why_it_waits(world: World) -> None:
     await a_town(world, 16)
     made = job("one", "main")
@@ -185,6 +201,7 @@ async def test_a_limit_of_run_time_that_changes_while_a_job_waits(world: World) 
 UNQUEUED: dict[str, tuple[Json, str]] = {
     "no limit of run time": ({"labels": {NAMES.max_exec_time_label: "5m"}}, "'5m' is no number of seconds above 0"),
     "a Workload of another": ({"labels": {NAMES.prebuilt_label: "mine"}}, "'mine' would be charged beside"),
+    "and by annotation": ({"annotations": {NAMES.prebuilt_label: "mine"}}, "take the annotation off"),
     "more than it may have": ({"annotations": {NAMES.min_parallelism_annotation: "9"}}, "'9' is not from 1 to"),
 }
 

@@ -1457,6 +1457,11 @@ BARE: dict[str, tuple[WorkloadView, StopPolicy, Any]] = {
         StopPolicy.NONE,
         life.EvictWorkload("Deactivated", "Its Workload was deleted"),
     ),
+    "being deleted, and nobody here stops it": (
+        workload(**ADMITTED, deleting=True, unmanaged="Pod p", seen={"kept": True}),
+        StopPolicy.NONE,
+        life.LetWorkloadGo(),
+    ),
     "and then it is let go": (workload(deleting=True, seen={"kept": True}), StopPolicy.NONE, life.LetWorkloadGo()),
 }
 

@@ -244,6 +244,21 @@ JOBS: dict[str, Row] = {
         {LABEL: "main"},
         {COUNT: 2},
     ),
+    "it was evicted before, and has a longest time": Row(
+        merged(runs(), {"metadata": {"labels": {KUEUE.max_exec_time_label: "60"}}}),
+        (merged(admitted(), {"status": {"accumulatedPastExecutionTimeSeconds": 40}}),),
+        "changed",
+        "goes on running",
+        {LABEL: "main"},
+        {("spec", "maximumExecutionTimeSeconds"): 60, ("status", "accumulatedPastExecutionTimeSeconds"): 40},
+    ),
+    "it has run before, has a longest time and waits": Row(
+        merged(waits(), {"metadata": {"labels": {KUEUE.max_exec_time_label: "60"}}}),
+        (merged(decided(), {"status": {"accumulatedPastExecutionTimeSeconds": 40}}),),
+        "changed",
+        "the 40 s that it has run do not count towards its longest time",
+        {LABEL: "main"},
+    ),
     "it asks for more than it has": Row(
         runs(parallelism=3, completions=3),
         (admitted(name="old"), decided(name="young", pods=3)),

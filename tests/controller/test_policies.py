@@ -105,6 +105,21 @@ def test_no_expression_asks_the_authorizer_too_often() -> None:
         assert all(expression.count("authorizer.") <= 2 for expression in expressions)
 
 
+def test_in_kueue_mode_pods_of_others_that_kueue_marked_are_not_asked_about() -> None:
+    """They have the first label, and not the second."""
+    for group, marks in ((NAMES.group, 1), (KUEUE_GROUP, 2)):
+        names = Names(group)
+        selector = {"matchExpressions": [{"key": mark, "operator": "Exists"} for mark in names.gang_marks]}
+        asks = {
+            one["metadata"]["name"]: one["spec"]["matchConstraints"]["objectSelector"]
+            for one in policies.policies(names, SETTINGS)
+            if not one["kind"].endswith("Binding") and one["spec"]["matchConstraints"]["objectSelector"]
+        }
+        of_gangs = ("muster-pins", "muster-pods", "muster-pod-updates", "muster-pod-deletes")
+        assert asks == dict.fromkeys(of_gangs, selector)
+        assert len(names.gang_marks) == marks
+
+
 def test_the_other_group_has_its_own_names() -> None:
     text = yaml.safe_dump_all(policies.policies(Names(KUEUE_GROUP), SETTINGS))
     assert "muster.dev" not in text

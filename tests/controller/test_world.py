@@ -1499,19 +1499,69 @@ def test_a_pod_whose_node_was_closed_to_new_pods_is_told_from_one_that_found_it_
     assert setting.world.sight(KEY, 100).pods.shut_out == "node n1 is no more"
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(("job", "workload", "pod"))), ids="-".join)
+def test_pods_of_a_job_that_somebody_else_has_started_are_of_its_gang(order: tuple[str, ...]) -> None:
+    """Kueue writes no mark of ours on them: nodes would be charged twice, and the eviction of the gang free none."""
+    state = State(KUEUE)
+    world = World(state, changed_job=lambda _: None, dirty=lambda: None)
+    theirs = pod("a", workload_uid="", usage=PodUsage(("ns", "a"), "a", "n1", (("gpu", 1),)))
+    runs, stopped = replace(JOB, started=False), replace(JOB, started=False, suspended=True)
+    all_three = {
+        "job": lambda: world.job_seen(runs),
+        "workload": lambda: world.workload_seen(seen(HOLDS)),
+        "pod": lambda: world.pod_seen(theirs),
+    }
+
+    def gang() -> str:
+        booked = state.ledger.nodes.pod(("ns", "a"))
+        assert booked is not None
+        return booked.workload_uid
+
+    for one in order:
+        all_three[one]()
+    assert gang() == "w1"
+    world.workload_seen(seen(replace(HOLDS, evicted="Preempted")))
+    world.job_seen(stopped)
+    assert gang() == "w1", "it is on its way out"
+    world.workload_seen(seen(replace(HOLDS, admission=None, admitted=False)))
+    assert not gang(), "what is left of it is nobody's"
+    world.workload_seen(seen(HOLDS))
+    assert not gang(), "it is not of what is to start"
+    world.job_seen(runs)
+    assert gang() == "w1"
+    world.job_seen(JOB)
+    assert not gang(), "whom we start has our mark"
+    world.job_seen(runs)
+    world.workload_lost(seen(HOLDS))
+    assert not gang()
+    world.pod_lost(theirs)
+    assert state.ledger.nodes.pod(("ns", "a")) is None
+
+
 def test_of_several_workloads_of_a_job_that_counts_by_which_it_runs() -> None:
     """Kueue makes another one where a job that runs grows."""
     setting = Setting()
     world = setting.world
     grows = replace(HOLDS, name="x", uid="x", admission=None, admitted=False, created=9)
     done = replace(HOLDS, name="a", uid="a", finished=True)
+    setting.woken.clear()
     for one in (grows, done):
         world.workload_seen(seen(one))
         assert (counts := world.workload_of(KEY)) is not None
         assert counts.key == ("ns", "w")
+        assert world.is_beside(seen(one)) == (one is grows)
+    assert (ORPHAN, "ns", "x") in setting.woken
+    assert (ORPHAN, "ns", "a") not in setting.woken
+    beside = setting.state.workload(grows.key)
+    assert beside is not None
+    assert not beside.active, "it would be given quota beside the one that counts"
     world.workload_lost(seen(HOLDS))
     assert (counts := world.workload_of(KEY)) is not None
     assert counts.key == ("ns", "x")
+    world.lay(seen=True)
+    alone = setting.state.workload(grows.key)
+    assert alone is not None
+    assert alone.active
     world.workload_lost(seen(grows))
     world.workload_lost(seen(done))
     assert world.workload_of(KEY) is None
@@ -1572,6 +1622,20 @@ def test_a_waiting_workload_without_a_job_is_looked_at_when_its_class_changes(na
     follows = name == "high" and ours
     assert ((ORPHAN, "ns", "x") in setting.woken) == follows
     assert setting.world.bare(("ns", "x"), Settings(), 100).step == (Reprioritize() if follows else None)
+
+
+@pytest.mark.parametrize(("kinds", "unmanaged"), [(("Job", "JobSet"), "RayJob ray"), ((), "")], ids=["jobs", "none"])
+def test_where_no_kinds_are_managed_whoever_made_a_workload_runs_it(kinds: tuple[str, ...], unmanaged: str) -> None:
+    state = State(KUEUE)
+    world = World(state, changed_job=lambda _: None, dirty=lambda: None, kinds=kinds)
+    nodes = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 2),))
+    given = replace(GIVEN, pod_sets=(replace(GIVEN.pod_sets[0], topology=nodes),))
+    world.workload_seen(seen(replace(HOLDS, job_uid="", admission=given, unmanaged="RayJob ray")))
+    known = state.workload(HOLDS.key)
+    assert known is not None
+    assert known.unmanaged == unmanaged
+    assert known.admission is not None
+    assert known.admission.pod_sets[0].topology == (None if unmanaged else nodes), "its pods are where they are"
 
 
 @pytest.mark.parametrize("state", CheckState)

@@ -109,6 +109,22 @@ def test_the_order_of_victims(row: str) -> None:
                 assert ordered(given, "own", START, queue_of, usage) == [first, second]
 
 
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE, replace(KUEUE, fair_sharing=True)], ids=["muster", "kueue", "fair"])
+def test_nobody_is_evicted_whom_nobody_would_stop(rules: Rules) -> None:
+    """What Kueue's own controller has started, and is not there to stop."""
+    town = Town(*elastic(F), rules=rules)
+    town.put(queue("a", "", [(F, {"gpu": 2})], preemption=Preemption(within_cluster_queue=LOWER)))
+    town.put(gang("theirs", "a", 1), gang("ours", "a", 1, created=1))
+    town.settle()
+    town.put(replace(town.gang("theirs"), unmanaged="RayJob ray"))
+    town.put(gang("large", "a", 2, priority=9, created=2))
+    town.settle()
+    assert town.admitted() == ["ours", "theirs"]
+    town.put(gang("small", "a", 1, priority=9, created=3))
+    town.settle()
+    assert town.admitted() == ["small", "theirs"]
+
+
 def test_when_the_gate_opens_the_condition_goes() -> None:
     town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 2})]), rules=KUEUE)
     town.put(gang("new", "a", 2, blocked_on_gates=True))

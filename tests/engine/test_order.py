@@ -68,6 +68,15 @@ def test_who_did_not_get_ready_stands_where_the_configuration_says(
     assert [d.key[1] for d in plan.decisions] == [first]
 
 
+@pytest.mark.parametrize(("rules", "first"), [(MUSTER, "back"), (KUEUE, "young")], ids=["muster", "kueue"])
+def test_who_lost_a_node_goes_before_all_others_but_by_kueues_rules(rules: Rules, first: str) -> None:
+    town = Town(*elastic("f"), queue("a", "", [("f", {"gpu": 1})]), rules=rules)
+    town.put(gang("back", "a", created=5, evicted="NodeFailures", evicted_at=START + 100, queue_stamp=0))
+    town.put(gang("young", "a", created=2))
+    plan = decide(town.state, START + 200, BUDGET)
+    assert [d.key[1] for d in plan.decisions] == [first]
+
+
 def test_f1_half_life() -> None:
     fairness = UsageFairness(half_life_ms=HOUR)
     used: dict[str, float] = {}
@@ -92,6 +101,17 @@ def test_the_local_queue_that_used_least_goes_first_before_priority() -> None:
         town.put(gang(name, name, 1, priority=9 if name == "x" else 0))
     plan = decide(town.state, town.now, BUDGET)
     assert [d.key[1] for d in plan.decisions] == ["z"]
+
+
+@pytest.mark.parametrize(("weights", "first"), [((), "gpus"), ((("gpu", 20.0),), "cpus"), ((("cpu", 0.5),), "cpus")])
+def test_a_core_counts_as_much_as_a_device(weights: tuple[tuple[str, float], ...], first: str) -> None:
+    """One has used 8 GPUs and a core, the other 10 cores."""
+    rules = replace(MUSTER, usage_fairness=UsageFairness(half_life_ms=HOUR, weights=weights))
+    town = Town(*elastic("f"), queue("a", "", [("f", {"gpu": 1})], usage_based_fairness=True), rules=rules)
+    for name, used in (("gpus", (("cpu", 1000.0), ("gpu", 8.0))), ("cpus", (("cpu", 10_000.0),))):
+        town.put(LocalQueue("ns", name, "a", consumed=used, consumed_at=START), gang(name, name, 1))
+    plan = decide(town.state, town.now, BUDGET)
+    assert [d.key[1] for d in plan.decisions] == [first]
 
 
 def test_an_admission_counts_once_before_the_next_sample() -> None:

@@ -249,6 +249,11 @@ ROWS: dict[str, tuple[Callable[[], Town], Reason, Detail]] = {
         Reason.GATED,
         Detail.PODS_LINGER,
     ),
+    "not managed": (
+        lambda: put_new(alone(), unmanaged="RayJob ray"),
+        Reason.MISCONFIGURED,
+        Detail.NOT_MANAGED,
+    ),
     "claims": (
         lambda: put_new(alone(), pod_sets=(PodSet("main", 1, PodShape(unclear="ResourceClaimTemplate two: none")),)),
         Reason.GATED,

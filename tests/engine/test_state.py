@@ -296,6 +296,7 @@ def test_whoever_stands_aside_is_told_why() -> None:
         "gated": (gang("gated", "a", gated="owner"), Reason.GATED, Detail.NONE),
         "dry": (gang("dry", "a", unbound="its claim is not there"), Reason.GATED, Detail.VOLUME_PENDING),
         "slow": (gang("slow", "a", lingering="p on node n"), Reason.GATED, Detail.PODS_LINGER),
+        "other": (gang("other", "a", unmanaged="RayJob ray"), Reason.MISCONFIGURED, Detail.NOT_MANAGED),
         "unclear": (
             replace(gang("unclear", "a"), pod_sets=(PodSet("main", 1, gone),)),
             Reason.GATED,

@@ -687,6 +687,24 @@ def test_pods_of_others() -> None:
     assert validate_pod(None, grand, TENANT, NAMES) == SAY.priority_class
 
 
+def test_in_kueue_mode_pods_of_others_that_kueue_marked_are_let_be() -> None:
+    """It writes its label into the template of every Deployment that it queues, and no other one that is ours."""
+    names = Names(KUEUE_GROUP)
+    say = Messages(names)
+    made: Json = {"metadata": {"labels": {names.managed_label: "true"}}, "spec": {"containers": []}}
+    assert mutate_pod(made, names) == []
+    assert validate_pod(None, made, TENANT, names) is None
+    assert validate_pod(made, {**made, "spec": {"containers": CONTAINERS}}, TENANT, names) is None
+    assert validate_delete(made, {"gracePeriodSeconds": 3601}, TENANT, names) is None
+    grand = {**made, "spec": {"priorityClassName": names.priority_class}}
+    assert validate_pod(None, grand, TENANT, names) == say.priority_class
+    claims: Json = {"metadata": {"labels": dict.fromkeys(names.gang_marks, "u")}, "spec": {"containers": []}}
+    assert validate_pod(None, claims, TENANT, names) == say.pod_marker
+    for old, new in ((made, claims), (claims, made)):
+        assert validate_pod(old, new, TENANT, names) == say.pod_gate
+    assert NAMES.gang_marks == (NAMES.managed_label,)
+
+
 def test_only_we_change_labels_and_gates_of_admitted_pods() -> None:
     old = pod("gates")
     old = patched(old, mutate_pod(old, NAMES))

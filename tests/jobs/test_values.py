@@ -585,8 +585,11 @@ def test_a_label_that_no_local_queue_can_be_called_is_said_and_not_tried(queue: 
 @pytest.mark.parametrize("group", [MUSTER_GROUP, KUEUE_GROUP])
 def test_a_job_with_a_workload_that_another_makes_is_not_charged_for_both(group: str) -> None:
     names = Names(group)
-    _, problems = build_workload(JOB, job(labels={names.prebuilt_label: "mine"}), names)
-    assert ["'mine' would be charged beside" in problem for problem in problems] == [True]
+    for form in ("labels", "annotations"):
+        made = job()
+        made["metadata"][form] = {names.prebuilt_label: "mine"}
+        _, problems = build_workload(JOB, made, names)
+        assert ["'mine' would be charged beside" in problem for problem in problems] == [True]
 
 
 @pytest.mark.parametrize(
