@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import click
 
 from admission.commands import changes, local, questions
-from admission.commands.options import BAD_USE, NO_CLUSTER, configure_logs, fail
+from admission.commands.options import BAD_USE, NO_CLUSTER, Program, configure_logs, fail
 from admission.names import KUEUE_GROUP, MUSTER_GROUP
 
 COLLECTED_AFTER = (10_000, 5, 1_000)
@@ -32,7 +32,7 @@ for which the metadata of everything that is installed would be read, and thread
 node."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def cli() -> None:
     """Gang admission and quota for Kubernetes: a job starts whole, when its share and the nodes allow it."""
 

@@ -162,9 +162,9 @@ ALERTS: tuple[Alert, ...] = (
         "warning",
         "A gang of {{ $labels.cluster_queue }} waits for {{ $value | humanizeDuration }} while others are admitted",
         f"Smaller or more important gangs pass it by. {_WHO} lists who waits in which place, and `muster why JOB -n "
-        "NAMESPACE` what is missing. Gangs that could never have so much are not counted, nor those whose nodes pods "
-        "of others hold, such as a DaemonSet's: neither is passed by. Give it a higher priority, more quota, or set "
-        "queueingStrategy: StrictFIFO where order counts for more than use.",
+        "NAMESPACE` what is missing. Gangs that could never have so much, or demand what is not honoured, are not "
+        "counted, nor those whose nodes pods of others hold, such as a DaemonSet's: none of them is passed by. Give it "
+        "a higher priority, more quota, or set queueingStrategy: StrictFIFO where order counts for more than use.",
     ),
     Alert(
         "MusterChecksWait",
@@ -328,6 +328,8 @@ class Dashboard:
 
 _OURS = "{} and on (job, instance) muster_build_info"
 """Of what every program shows, that of Muster's replicas."""
+_COUNTED = '{__name__=~"muster_flavor_nominal_quota|muster_cluster_queue_nominal_quota"}'
+"""The first is shown of flavors that are not elastic, the second where amounts of queues are."""
 _WAITS = "muster_admission_wait_seconds_bucket"
 _IDLE = (
     "Devices of gangs that do not all run. reserved: admission checks are open; starting: pods are not all ready yet; "
@@ -348,7 +350,7 @@ PLATFORM = Dashboard(
     "Whether the controller is well, how full the fleet is, and who has which share of it.",
     (
         ("cohort", "label_values(muster_cluster_queue_weighted_share, cohort)", True),
-        ("resource", "label_values(muster_flavor_nominal_quota, resource)", False),
+        ("resource", f"label_values({_COUNTED}, resource)", False),
     ),
     (
         (

@@ -125,7 +125,7 @@ def _in_yaml(text: str) -> Iterator[tuple[str, ...]]:
     try:
         for document in yaml.safe_load_all(text):
             yield from _paths(document)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError):  # `!!bool maybe`, and worse
         return
 
 

@@ -415,21 +415,20 @@ def load_config(source: Path | str) -> Configuration:
         text = source.read_text("utf-8") if isinstance(source, Path) else source
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(where, [f"cannot be read: {getattr(error, 'strerror', None) or error}"]) from None
+    lines: dict[tuple[str | int, ...], int] = {}
     try:
-        tree = yaml.compose(text, yaml.SafeLoader)
+        found = list(_walk(yaml.compose(text, yaml.SafeLoader), (), lines))
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f"line {mark.line + 1}: " if mark is not None else ""
         raise ConfigError(where, [f"{at}no YAML: {getattr(error, 'problem', None) or error}"]) from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, LookupError, AttributeError, RecursionError) as error:  # `!!bool maybe`, or within itself
         raise ConfigError(where, [f"no YAML: {error}"]) from None
     if raw is None:
         return Configuration()
     if not isinstance(raw, dict):
         raise ConfigError(where, ["write a mapping, beginning with apiVersion: " + API_VERSION])
-    lines: dict[tuple[str | int, ...], int] = {}
-    found = list(_walk(tree, (), lines))
     try:
         config = Configuration.model_validate(_without_nulls(raw))
     except ValidationError as error:

@@ -252,7 +252,7 @@ def validate_object(
         return [f"kind: {obj.get('kind')!r} is none of {', '.join(BY_NAME)}"]
     if obj.get("apiVersion") != names.api_version:
         return [f"apiVersion: {obj.get('apiVersion')!r}: write {names.api_version}"]
-    problems = [*_metadata_problems(obj, kind)]
+    problems = [*_metadata_problems(obj)]
     if strict:
         problems += unknown_fields(obj, names)
     new = _parse(kind, obj, names, problems)
@@ -271,7 +271,7 @@ def _parse(kind: Kind, obj: Mapping[str, Any], names: Names, problems: list[str]
         return None
 
 
-def _metadata_problems(obj: Mapping[str, Any], kind: Kind) -> Iterator[str]:
+def _metadata_problems(obj: Mapping[str, Any]) -> Iterator[str]:
     meta = obj.get("metadata")
     if not isinstance(meta, Mapping):
         yield "metadata: write a mapping with a name"
@@ -285,5 +285,3 @@ def _metadata_problems(obj: Mapping[str, Any], kind: Kind) -> Iterator[str]:
         and re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name)
     ):
         yield f"metadata.name: {name!r} {OBJECT_NAME_HELP}"
-    if not kind.namespaced and meta.get("namespace"):
-        yield f"metadata.namespace: a {kind.name} belongs to the whole cluster: drop the namespace"

@@ -16,7 +16,7 @@ import difflib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
@@ -96,10 +96,17 @@ class Document:
         return str(self.obj.get("apiVersion") or "").rpartition("/")[0]
 
     @property
+    def ours(self) -> bool:
+        """Is it of a kind of Muster's or Kueue's that is read here."""
+        return self.group in (MUSTER_GROUP, KUEUE_GROUP) and self.kind in BY_NAME
+
+    @property
     def key(self) -> tuple[str, str]:
         meta = self.obj.get("metadata")
         meta = meta if isinstance(meta, dict) else {}
-        return (str(meta.get("namespace") or ""), str(meta.get("name") or ""))
+        # Of what belongs to the cluster an API server leaves it out; kustomize writes it to whatever it does not know.
+        of_cluster = self.ours and not BY_NAME[self.kind].namespaced
+        return ("" if of_cluster else str(meta.get("namespace") or ""), str(meta.get("name") or ""))
 
     @property
     def deleted(self) -> bool:
@@ -125,6 +132,20 @@ class _Loader(yaml.SafeLoader):
 
     bool_values: ClassVar[dict[str, bool]] = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """A tag may say what a value is, and that is not so: `!!bool maybe`."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError) as error:
+            if not isinstance(node, yaml.ScalarNode):
+                raise
+            said = f"{node.value[:40]!r} is no {node.tag.rpartition(':')[2]}"
+            raise yaml.constructor.ConstructorError(None, None, said, node.start_mark) from error
+
+    def construct_yaml_int(self, node: Any) -> int:
+        plain = str(self.construct_scalar(node)).replace("_", "")
+        return int(plain, 8 if re.match(r"[-+]?0[0-7]", plain) else 0)
+
     def construct_yaml_float(self, node: Any) -> Any:
         value = super().construct_yaml_float(node)
         if math.isinf(value) and node.value[-1].isdigit():
@@ -141,6 +162,10 @@ class _Dumper(yaml.SafeDumper):
     """Puts quotes around text that kubectl would read as something else."""
 
 
+_NOT_IN_JSON = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "set", "omap", "pairs")}
+_Loader.yaml_constructors = {
+    tag: made for tag, made in yaml.SafeLoader.yaml_constructors.items() if tag not in _NOT_IN_JSON
+}
 _NUMBERS = "-+.0123456789"
 _OTHERWISE = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "int", "float")}
 """What kubectl reads otherwise: 12:30 is text, and no number to the base 60."""
@@ -148,10 +173,15 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if tag not in _OTHERWISE]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 for _tag, _pattern, _first in (
     ("bool", r"^[yYnN]$", "yYnN"),
-    ("int", r"^[-+]?(0b_*[01][01_]*|0o_*[0-7][0-7_]*|0x_*[0-9a-fA-F][0-9a-fA-F_]*|0[0-7_]*|[1-9][0-9_]*)$", _NUMBERS),
+    (
+        "int",
+        r"^[-+]?(0[bB]_*[01][01_]*|0[oO]_*[0-7][0-7_]*|0[xX]_*[0-9a-fA-F][0-9a-fA-F_]*|0[0-7_]*|[1-9][0-9_]*)$",
+        _NUMBERS,
+    ),
     ("float", r"^([-+]?[0-9][0-9_]*(\.[0-9_]*)?|[-+]?\.[0-9]+)([eE][-+]?[0-9]+)?$", _NUMBERS),
     ("float", r"^([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$", "-+."),
 ):
@@ -237,7 +267,7 @@ def _walk(
         for key, value in node.value:
             name = str(key.value)
             if key.tag == "tag:yaml.org,2002:bool":
-                name = str(_Loader.bool_values[name.lower()]).lower()
+                name = str(_Loader.bool_values.get(name.lower(), name)).lower()
             here = (*path, name)
             if name in seen and name != "<<":
                 yield here, key.start_mark.line + 1, name
@@ -278,8 +308,9 @@ def parse_path(text: str) -> Path:
 # ---------------------------------------------------------------- the door
 
 
-def lint(documents: Iterable[Document], *, live: bool = False) -> list[Finding]:
+def lint(documents: Iterable[Document], *, live: bool = False, made: Collection[str] = ()) -> list[Finding]:
     """All findings, by place. `live`: the documents are all that a cluster holds, so what is missing is missing.
+    `made`: resources as which requests for others count (resources.transformations); nodes need not have them.
 
     Objects of Muster's and of Kueue's group are judged apart; nodes, namespaces and priority classes count for both.
     A document of the same kind and name as an earlier one from a cluster replaces it, as applying it would.
@@ -307,7 +338,7 @@ def lint(documents: Iterable[Document], *, live: bool = False) -> list[Finding]:
         ours = [d for d in held.values() if d.group == group]
         if ours or (group == MUSTER_GROUP and any(d.kind == "PriorityClass" for d in held.values())):
             others = [d for d in held.values() if d.kind in ("Node", "Namespace", "PriorityClass")]
-            findings.extend(_Fleet(Names(group), ours, others, live).findings())
+            findings.extend(_Fleet(Names(group), ours, others, live, made).findings())
     order = list(Severity)
     return sorted(findings, key=lambda f: (f.file, f.line, order.index(f.severity), f.subject, f.path, f.rule))
 
@@ -354,9 +385,17 @@ class _Given:
 class _Fleet:
     """All objects of one API group, and the checks between them."""
 
-    def __init__(self, names: Names, ours: Sequence[Document], others: Sequence[Document], live: bool) -> None:
+    def __init__(
+        self,
+        names: Names,
+        ours: Sequence[Document],
+        others: Sequence[Document],
+        live: bool,
+        made: Collection[str] = (),
+    ) -> None:
         self.names = names
         self.live = live
+        self.made = made
         self.found: list[Finding] = []
         self.named: dict[str, dict[tuple[str, str], Document]] = defaultdict(dict)
         """By kind, right or wrong: what is there by name."""
@@ -963,9 +1002,10 @@ class _Fleet:
             if not spec.get("elastic"):
                 stands[flavor] = {node.key[1] for node in self._nodes_of(spec)}
         amounts = {node.key[1]: _allocatable(node.obj) for node in self.nodes}
+        virtual = {name for name in self.made if not any(has.get(name) for has in amounts.values())}
         for fr, quotas in pairs.items():
             flavor, resource = fr
-            if not stands.get(flavor):
+            if not stands.get(flavor) or resource in virtual:
                 continue
             there = sum(amounts[node].get(resource, 0) for node in stands[flavor])
             total = sum(given.quota.nominal for given in quotas)

@@ -391,6 +391,67 @@ EVICTIONS: Mapping[EvictReason, str] = {
 }
 
 
+_QUEUED_AGAIN = "Nothing: it is queued again by itself."
+EVICTED: Mapping[str, Advice] = {
+    "Preempted": Advice(
+        "Another gang had a right to its room: the condition Preempted says by its reason which, and for whom.",
+        _QUEUED_AGAIN,
+        "Nobody goes for another queue who runs within the quota of their own: give the queue more.",
+    ),
+    "PodsReadyTimeout": Advice(
+        "Its pods were not all ready in time (waitForPodsReady), the API server refused them, or kube-scheduler placed "
+        "one of them nowhere. The message says which.",
+        "Mend what the message names (an image, a volume, pods that crash, what refuses them): it is tried again after "
+        "a backoff that grows with each try.",
+        "Raise waitForPodsReady.timeout where starts take longer. `muster requeue JOB` ends the backoff.",
+    ),
+    "NodeFailures": Advice(
+        "It lost nodes that it ran on, and there were no others in their place.",
+        _QUEUED_AGAIN,
+        "Repair the nodes that the message names, or delete them.",
+    ),
+    "AdmissionCheck": Advice(
+        "An admission check asked to try again.",
+        "Wait, and see the message of the check in the Workload's status.admissionChecks.",
+        "See the controller that answers the check.",
+    ),
+    "OutOfSync": Advice(
+        "What runs, or was to start, is not what was reserved: somebody suspended, moved or changed the job, it has "
+        "more pods than were admitted, or its room was given away twice as the leader changed. The message says which.",
+        "Nothing: it is reserved anew. To change a job, pause it first.",
+    ),
+    **{
+        f"{kind}Stopped": Advice(
+            f"Its {kind} is stopped: with HoldAndDrain what runs leaves it, too.",
+            "Wait, or use another queue.",
+            "Let the queue go on: `muster resume QUEUE`.",
+        )
+        for kind in ("ClusterQueue", "LocalQueue")
+    },
+    "Deactivated": Advice(
+        "Its Workload was switched off: its owner paused it, somebody set spec.active to false, or its Workload or its "
+        "namespace is being deleted. The message says which.",
+        "Take the label pause off the job, or ask the platform team to queue it again.",
+        "Queue it again: `muster requeue JOB`.",
+    ),
+    "DeactivatedDueToRequeuingLimitExceeded": Advice(
+        "It did not get ready, once more than requeuingStrategy.backoffLimitCount, and was given up.",
+        "Mend what the message names, and create the job anew or ask the platform team to queue it again.",
+        "Queue it again: `muster requeue JOB`.",
+    ),
+    "DeactivatedDueToMaximumExecutionTimeExceeded": Advice(
+        "It has run for as long as its label max-exec-time-seconds says, earlier starts included.",
+        "Create the job anew, with more time.",
+    ),
+    "DeactivatedDueToAdmissionCheck": Advice(
+        "An admission check refused it.",
+        "See the message of the check in the Workload's status.admissionChecks; create the job anew as it asks.",
+        "See the controller that answers the check.",
+    ),
+}
+"""By the reason of the condition Evicted."""
+
+
 def reason_of(word: str) -> Reason | None:
     """The reason that a condition names, or None for a word of somebody else's."""
     return next((reason for reason in Reason if reason.value == word), None)
@@ -430,6 +491,12 @@ _OPENING = (
 )
 
 
+_OF_EVICTIONS = (
+    "The condition `Evicted` of the Workload has one of these reasons, and a message with names and numbers. The same "
+    "stand in the Events `EvictedDueTo...` of the job, and in what `muster why JOB` counts under `so far`."
+)
+
+
 def reference() -> str:
     """`docs/reasons.md`."""
     lines = [
@@ -455,6 +522,9 @@ def reference() -> str:
         behind = [f"[{reason.value}](#{reason.value.lower()})" for reason in advice.under]
         lines += [f"### {detail.value}", "", advice.means, "", f"Stands behind: {', '.join(behind)}.", ""]
         lines += _todo(advice)
+    lines += ["## Why a job was evicted", "", _OF_EVICTIONS, ""]
+    for word, advice in EVICTED.items():
+        lines += [f"### Evicted: {word}", "", advice.means, "", *_todo(advice)]
     lines += ["## Why a running job was evicted for another", ""]
     lines += [f"- `{reason.value}`: {text}" for reason, text in EVICTIONS.items()]
     return "\n".join(lines) + "\n"

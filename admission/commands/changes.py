@@ -422,7 +422,7 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
 
         unread = ""
         if config is None:
-            rules, governed, unread = await _rules(session)
+            rules, governed, unread = await rules_in_use(session)
         else:
             try:
                 rules, governed = _said_by(load_config(Path(config)), session, known=True)
@@ -457,7 +457,7 @@ def _said_by(config: Any, session: Session, *, known: bool) -> tuple[Any, Any]:
     return rules_of(config), Governed(looked_at(config, session.home), default_queue(config), known)
 
 
-async def _rules(session: Session) -> tuple[Any, Any, str]:
+async def rules_in_use(session: Session) -> tuple[Any, Any, str]:
     """Those that the controller decides by, as its ConfigMap says, or of the preset; whose jobs it queues; and why that
     is not what a ConfigMap says that is there."""
     from admission.api.config import ConfigError, Configuration, load_config
@@ -506,7 +506,7 @@ def foresee(scope: Scope, files: tuple[str, ...]) -> None:
     async def work(session: Session) -> Any:
         from admission.controller import whatif
 
-        rules, _, unread = await _rules(session)
+        rules, _, unread = await rules_in_use(session)
         seen = await whatif.outlook(session.ask(), [one.obj for one in documents], session.namespace, rules)
         if unread and not seen.refused:
             print(f"muster: {unread}", file=sys.stderr)

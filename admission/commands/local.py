@@ -72,12 +72,13 @@ def lint(scope: Scope, files: tuple[str, ...], cluster: bool) -> None:
         of_values = "values of the chart are linted as `helm template` renders them"
         raise fail(BAD_USE, f"no object in these files; {of_values}")
     hidden: tuple[str, ...] = ()
+    made: frozenset[str] = frozenset()
     if cluster:
-        held, hidden = run(scope, _cluster_documents, "reading the cluster")
+        held, hidden, made = run(scope, _cluster_documents, "reading the cluster")
         if hidden and not held:
             raise fail(NO_CLUSTER, f"you may not see {', '.join(hidden)}")
         documents = [*held, *documents]
-    found = [*found, *judged(documents, live=cluster and not hidden)]
+    found = [*found, *judged(documents, live=cluster and not hidden, made=made)]
     say(scope.output, [finding.as_json() for finding in found], _called(found), tell.findings(found))
     if hidden:
         print(f"muster: you may not see {', '.join(hidden)}: what they hold was not judged", file=sys.stderr)
@@ -118,9 +119,14 @@ def manifests(files: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
     return documents, found
 
 
-async def _cluster_documents(session: Session) -> tuple[list[Any], tuple[str, ...]]:
+async def _cluster_documents(session: Session) -> tuple[list[Any], tuple[str, ...], frozenset[str]]:
+    """What the cluster holds; what may not be seen of it; resources that only the configuration makes."""
+    from admission.commands.changes import rules_in_use
+
     ask = session.ask()
-    return await ask.documents(), ask.hidden
+    rules, *_ = await rules_in_use(session)
+    made = {output for one in rules.transformations for output, _ in one.outputs}
+    return await ask.documents(), ask.hidden, frozenset(made)
 
 
 @click.command("explain-reasons", epilog=examples("muster explain-reasons", "muster explain-reasons CohortShort"))
@@ -128,7 +134,7 @@ async def _cluster_documents(session: Session) -> tuple[list[Any], tuple[str, ..
 @click.option("--markdown", is_flag=True, help="The whole reference, as docs/reasons.md.")
 @form_option
 def explain_reasons(word: str | None, markdown: bool, output: str) -> None:
-    """Say what each reason for waiting means, and what to do about it.
+    """Say what each reason for waiting or for an eviction means, and what to do about it.
 
     WORD is a reason or detail, as conditions and `muster why` name it.
     """
@@ -138,9 +144,10 @@ def explain_reasons(word: str | None, markdown: bool, output: str) -> None:
     if markdown:
         print(reasons.reference(), end="")
         return
-    table = {
-        entry.value: advice for entry, advice in [*reasons.REASONS.items(), *reasons.DETAILS.items()] if entry.value
-    }
+    of_waiting = [*reasons.REASONS.items(), *reasons.DETAILS.items()]
+    for_others = {reason.value: reasons.Advice(means, "") for reason, means in reasons.EVICTIONS.items()}
+    table = {entry.value: advice for entry, advice in of_waiting if entry.value}
+    table = {**table, **reasons.EVICTED, **for_others, **table}  # of a word that is either, why it waits
     if word is not None:
         found = {name: advice for name, advice in table.items() if name.lower() == word.lower()}
         if not found:

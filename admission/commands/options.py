@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -435,8 +435,40 @@ def agreed(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise fail(BAD_USE, f"{question} Say --yes where nobody can be asked.")
-    if not click.confirm(question):
+    try:
+        with _interrupted_at_once():
+            agrees = click.confirm(question, err=True)
+    except click.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        agrees = False
+    if not agrees:
         raise fail(NO, "nothing was changed")
+
+
+@contextmanager
+def _interrupted_at_once() -> Iterator[None]:
+    """By Ctrl-C, which the loop hears only when it has a turn: it has none while somebody thinks about an answer."""
+    before = signal.getsignal(signal.SIGINT)
+    if before in (signal.SIG_IGN, None) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Program(click.Group):
+    """All commands together. One that is interrupted ends with 130, whatever it did at that moment; for click that is
+    one failure among others."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 # ---------------------------------------------------------------- completion by the shell

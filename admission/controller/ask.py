@@ -309,7 +309,8 @@ class Ask:
         room: tuple[Room, ...] = ()
         if standing.state is State.WAITING:
             forest = await self._forest() if target else None
-            room = () if forest is None else forest.room_for(target, standing.requests)
+            left = max(0, standing.pods - sum(count for _, count in value.reclaimable))
+            room = () if forest is None else forest.room_for(target, standing.requests, left)
             if not live:
                 standing = await self._outlived(standing)
                 standing = as_stopped(standing, queue, None if forest is None else forest.queues.get(target))

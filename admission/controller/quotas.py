@@ -9,6 +9,7 @@ from typing import Any
 from admission import quantity
 from admission.controller.answers import QueueRow, Room
 from admission.controller.standing import stop_policy_of
+from admission.engine.flavors import PODS
 from admission.engine.model import FlavorResource, Usage
 from admission.engine.quota import QuotaNode, Tree
 from admission.jobs import values
@@ -34,12 +35,12 @@ class Forest:
                 self._tree.add(node, _held(raw))
         self._lent = self._tree.lent()
 
-    def room_for(self, queue: str, requests: Iterable[tuple[str, int]]) -> tuple[Room, ...]:
-        """Quota of a ClusterQueue for what a job asks; nothing where there is no such queue."""
+    def room_for(self, queue: str, requests: Iterable[tuple[str, int]], pods: int) -> tuple[Room, ...]:
+        """Quota of a ClusterQueue for what a job of so many pods asks; nothing where there is no such queue."""
         node = self._tree.queue(queue)
         if node is None:
             return ()
-        asked = dict(requests)
+        asked = {**dict(requests), PODS: pods}
         own, held = node.nominal_of_all(), node.held_by_all()
         return tuple(self._room(node, fr, own, held, asked[fr[1]]) for fr in node.quotas if fr[1] in asked)
 

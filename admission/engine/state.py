@@ -311,7 +311,8 @@ class State:
 
     def flavor_totals(self) -> list[tuple[str, str, int, int]]:
         """(flavor, resource, nominal quota of all queues and cohorts, allocatable of its nodes that are ready and not
-        cordoned) of each flavor that has nodes to count: not of elastic ones."""
+        cordoned) of each flavor that has nodes to count: not of elastic ones, and not of what no node has, for requests
+        for something else count as it."""
         self._settle()
         tree, table = self._ledger.tree, self._ledger.nodes.table
         nominal: Counter[FlavorResource] = Counter()
@@ -319,9 +320,11 @@ class State:
             for fr, quota in {} if node is None else node.quotas.items():
                 nominal[fr] += quota.nominal
         out: list[tuple[str, str, int, int]] = []
+        made = {output for one in self.rules.transformations for output, _ in one.outputs}
+        virtual = {resource for resource in made if not table.most(resource).any()}
         for name, resource in sorted(nominal):
             flavor = self.flavors.get(name)
-            if flavor is not None and not flavor.elastic:
+            if flavor is not None and not flavor.elastic and resource not in virtual:
                 mask = table.pairs(flavor.node_labels) & table.well
                 out.append((name, resource, nominal[name, resource], int(table.most(resource)[mask].sum())))
         return out

@@ -452,7 +452,12 @@ class Client:
             trust_env=False,  # reading the environment for each request costs more than the request
             auto_decompress=True,
             read_bufsize=1 << 20,
-            headers={"User-Agent": self._agent, "Accept": JSON, "Accept-Encoding": "identity"},
+            headers=[
+                ("User-Agent", self._agent),
+                ("Accept", JSON),
+                ("Accept-Encoding", "identity"),
+                *self._who.acts_as,
+            ],
         )
         # No public switch exists: left on, a PUT whose reply was lost is sent again and answered by a false conflict.
         session._retry_connection = False

@@ -3,21 +3,26 @@
 kubernetes_asyncio reads kubeconfigs (exec plugins, OIDC, token files, client certificates) and the in-cluster mount;
 nothing else of it is used, nor imported, and that only when a configuration is loaded (`_library`). What it does not do
 is done here: re-reading token files and exec plugins as they expire, once a minute or when the server says 401,
-reloading client certificates and the authority into the live TLS context; and a plugin that hangs is given up.
+reloading client certificates and the authority into the live TLS context; a plugin that hangs is given up; and a proxy
+of the environment, and whom a user acts as, are read as kubectl reads them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import structlog
 
@@ -30,7 +35,8 @@ _LONGEST = 15.0  # seconds of one reading; some plugins ask a server far away
 class Credentials:
     """A server and an identity. `base_url` has no trailing slash. `header()` gives the Authorization value or None.
 
-    reload: reads the identity again and returns the header; True says that the server said 401.
+    reload: reads the identity again and returns the header; True says that the server said 401. acts_as: headers that
+    say so, (name, value).
     """
 
     def __init__(
@@ -41,6 +47,7 @@ class Credentials:
         tls: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
         proxy: str | None = None,
+        acts_as: tuple[tuple[str, str], ...] = (),
         namespace: str = "default",
         reload: Callable[[bool], Awaitable[str | None]] | None = None,
         reload_every: float = 60.0,
@@ -50,6 +57,7 @@ class Credentials:
         self.tls = tls
         self.server_hostname = server_hostname
         self.proxy = proxy
+        self.acts_as = acts_as
         self.namespace = namespace
         self._header = authorization
         self._reload = reload
@@ -178,7 +186,7 @@ class _Files:
 
 async def from_kubeconfig(path: str | None = None, context: str | None = None) -> Credentials:
     """Raises kubernetes_asyncio's ConfigException, or OSError, when there is no usable configuration; ValueError, when
-    the file is no kubeconfig at all."""
+    the file is no kubeconfig at all, or names a proxy that cannot be spoken to."""
     library, new_configuration = _library()
     configuration = new_configuration()
     try:
@@ -188,6 +196,9 @@ async def from_kubeconfig(path: str | None = None, context: str | None = None) -
     except (TypeError, AttributeError, KeyError):  # the library takes the file for one
         raise ValueError(f"{path or 'the file'} does not hold clusters, users and contexts") from None
     host = str(configuration.host)
+    proxy = configuration.proxy or _proxy_of_environment(host, os.environ)
+    if proxy and urlsplit(proxy).scheme not in ("http", "https"):
+        raise ValueError(f"proxy {proxy}: http and https are the only ones that are spoken to")
     tls = _tls(configuration) if host.startswith("https") else None
     files = _Files(tls, configuration) if tls is not None else None
 
@@ -211,12 +222,67 @@ async def from_kubeconfig(path: str | None = None, context: str | None = None) -
         authorization=_bearer(configuration),  # may be "Basic ..."
         tls=tls,
         server_hostname=configuration.tls_server_name,
-        proxy=configuration.proxy,
+        proxy=proxy,
+        acts_as=tuple(_acts_as(user.value if user is not None else {})),
         namespace=(current.get("context") or {}).get("namespace") or "default",
         reload=reload,
         reload_every=every,
     )
     return made
+
+
+def _acts_as(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Headers of the impersonation that a user of a kubeconfig asks for."""
+    if not user.get("as"):
+        return
+    yield "Impersonate-User", str(user["as"])
+    if user.get("as-uid"):
+        yield "Impersonate-Uid", str(user["as-uid"])
+    for group in user.get("as-groups") or ():
+        yield "Impersonate-Group", str(group)
+    for key, values in (user.get("as-user-extra") or {}).items():
+        for value in values:
+            yield f"Impersonate-Extra-{quote(key, safe='')}", str(value)
+
+
+def _proxy_of_environment(url: str, environment: Mapping[str, str]) -> str | None:
+    """As Go's programs take it from HTTPS_PROXY, HTTP_PROXY and NO_PROXY."""
+
+    def said(name: str) -> str:
+        return environment.get(name) or environment.get(name.lower()) or ""
+
+    asked = urlsplit(url)
+    proxy = said("HTTPS_PROXY" if asked.scheme == "https" else "HTTP_PROXY")
+    port = asked.port or (443 if asked.scheme == "https" else 80)
+    if not proxy or _without_proxy(asked.hostname or "", port, said("NO_PROXY")):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _without_proxy(host: str, port: int, excepted: str) -> bool:
+    """Is it this machine, or among what is excepted: names with all below them, addresses, networks; "*" for all."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        address = None
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return True
+    for entry in excepted.lower().split(","):
+        rule = entry.strip()
+        if rule == "*":
+            return True
+        try:
+            if address is not None and address in ip_network(rule, strict=False):
+                return True
+        except ValueError:
+            pass
+        found = re.fullmatch(r"\*?(\[[^]]+\]|[^:]+)(?::(\d+))?", rule)
+        if found is None or (found[2] and int(found[2]) != port):
+            continue
+        name = found[1].strip("[]")
+        if host == name or (address is None and host.endswith(f".{name.removeprefix('.')}")):
+            return True
+    return False
 
 
 def in_cluster() -> Credentials:

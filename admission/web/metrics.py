@@ -105,7 +105,7 @@ FAMILIES: tuple[Family, ...] = (
         "muster_oldest_pending_seconds",
         "gauge",
         "Since the gang that waits longest for quota or nodes was created, or evicted; without those that the nodes "
-        "could not hold if no gang were on them, for their size or for pods of others.",
+        "could not hold if no gang were on them, for their size, for what they demand, or for pods of others.",
         ("cluster_queue",),
     ),
     Family(
@@ -195,7 +195,8 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "muster_flavor_nominal_quota",
         "gauge",
-        "Nominal quota of all ClusterQueues and Cohorts for a flavor that is not elastic.",
+        "Nominal quota of all ClusterQueues and Cohorts for a flavor that is not elastic; without what no node has, as "
+        "requests for something else count as it (resources.transformations).",
         ("flavor", "resource"),
     ),
     Family(
@@ -730,7 +731,7 @@ class _Scraped:
             reason = why.reason.value
             counted[queue, reason] = counted.get((queue, reason), 0) + 1
             if why.reason in _FOR_ROOM:
-                if why.detail not in (Detail.NEVER_FITS_NODES, Detail.NODES_TAKEN):
+                if why.detail not in _PASSED_BY_NOBODY:
                     oldest[queue] = max(oldest.get(queue, 0.0), seconds)
                 for resource, amount in gang.requests if self._by_resource else ():
                     asked[queue, resource] = asked.get((queue, resource), 0) + amount
@@ -748,6 +749,8 @@ class _Scraped:
 
 
 _FOR_ROOM = {Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED}
+_PASSED_BY_NOBODY = {Detail.NEVER_FITS_NODES, Detail.NODES_TAKEN, Detail.CONSTRAINT_REFUSED, Detail.INVALID}
+"""They would not start if they were alone."""
 
 
 def _base(resource: str, amount: float) -> float:

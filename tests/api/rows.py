@@ -173,6 +173,7 @@ ROWS: list[Row] = [
     Row("AdmissionCheck", CHECK),
     Row("WorkloadPriorityClass", CLASS),
     Row("Workload", WL),
+    Row("ClusterQueue with a namespace, as kustomize writes it", edited(CQ, {"metadata.namespace": "team-a"})),
     Row("ClusterQueue without a spec", obj("ClusterQueue", "empty")),
     Row("ResourceFlavor without a spec", obj("ResourceFlavor", "plain")),
     Row("Cohort without a spec", obj("Cohort", "root")),

@@ -154,6 +154,10 @@ def test_what_follows_from_the_group(text: str, group: str, preset: str, default
         ("a: [", "no YAML"),
         ("a: b: c", "line 1: no YAML"),
         ("!!python/object:os.system {}", "no YAML"),
+        ("hold: !!bool maybe", "no YAML"),
+        ("hold: !!int ''", "no YAML"),
+        ("hold: !!timestamp soon", "no YAML"),
+        ("logging: &it {format: *it}", "no YAML"),
     ],
 )
 def test_refused(text: str, says: str) -> None:

@@ -77,6 +77,11 @@ SAID = f"type: Active, reason: a, message: b, lastTransitionTime: {GONE_AT}"
 
 ROWS: dict[str, str] = {
     "a sound pair of queues": queue("a", ("h100", {"nominalQuota": 8, "borrowingLimit": 8}), more=LAB) + PAIR,
+    "a namespace on what belongs to the cluster": head("ClusterQueue", "a", namespace="ml")
+    + "".join(f"  {line}\n" for line in LAB)
+    + quotas(("h100", {"nominalQuota": 8, "borrowingLimit": "9 # <- borrowing-limit-slack"}))
+    + local("a")
+    + PAIR,
     "quota of a cohort that no queue names": queue("a", ("h100", {"nominalQuota": 8}), more=LAB)
     + PAIR
     + cohort("lab", ("a100", {"nominalQuota": "4 # <- unreachable"})),
@@ -586,7 +591,10 @@ def _fill(tree: Tree, order: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["y", "N", "08", "12e4", "1e-3", ".5", "yes", "010", "0o14", "0x1F", "1_0", "08_15", "1:30", "null", "~", ""],
+    [
+        *("y", "N", "08", "12e4", "1e-3", ".5", "yes", "010", "0o14", "0x1F", "1_0", "08_15", "1:30", "null", "~", ""),
+        *("0X1F", "0B11", "-0O14"),
+    ],
 )
 def test_text_that_kubectl_would_read_as_something_else_is_written_in_quotes(text: str) -> None:
     made = {"kind": "ResourceFlavor", "spec": {"nodeLabels": {"rack": text, "gpu": "h100"}}}
@@ -611,7 +619,11 @@ def test_text_that_kubectl_would_read_as_something_else_is_written_in_quotes(tex
         ("1_000", 1000),
         ("+1", 1),
         ("-0x1F", -31),
+        ("0X1F", 31),
         ("0b11", 3),
+        ("-0B1_1", -3),
+        ("0O14", 12),
+        ("00", 0),
         (".5", 0.5),
         ("64.", 64),
         ("1_0e3", 10000),
@@ -624,6 +636,21 @@ def test_what_has_no_quotes_is_read_as_kubectl_reads_it(plain: str, read_as: obj
     documents, problems = read(f"kind: Job\nspec: [{plain}]\n", "x")
     assert not problems
     assert [repr(one.obj["spec"]) for one in documents] == [repr([read_as])]
+
+
+@pytest.mark.parametrize("said", ["bool x", "int x", "int ''", "float ''", "timestamp x", "timestamp 2026-01-31"])
+@pytest.mark.parametrize("line", ["spec: {}", "spec: [1, {{a: {}}}]", "{}: 1", "{{{}: 1}}: 2"])
+def test_a_value_that_is_not_what_its_tag_says_is_told(said: str, line: str) -> None:
+    documents, (told,) = read(f"kind: Job\n{line.format('!!' + said)}\n", "x")
+    assert not documents
+    assert (told.rule, told.line) == ("yaml", 2)
+    assert said.partition(" ")[0] in told.message or "key" in told.message
+
+
+@pytest.mark.parametrize("value", ["!!binary aGVsbG8=", "!!set {a}", "!!omap [a: 1]", "!!pairs [a: 1]", "!mine 1"])
+def test_a_value_that_json_does_not_know_is_told(value: str) -> None:
+    documents, (told,) = read(f"kind: Job\nspec: {value}\n", "x")
+    assert (documents, told.rule, told.line) == ([], "yaml", 2)
 
 
 @given(st.text(max_size=200))

@@ -125,7 +125,11 @@ def _select(node: Any, scraped: Scrape) -> Vector:
                 return False
         return True
 
-    return {labels: value for (name, labels), value in scraped.items() if name == node.name and fits(dict(labels))}
+    return {
+        labels: value
+        for (name, labels), value in scraped.items()
+        if node.name in (None, name) and fits({**dict(labels), "__name__": name})
+    }
 
 
 def _aggregate(op: str, modifier: Any, vector: Vector) -> Vector:

@@ -83,6 +83,17 @@ def test_a_panel_shows_something_of_a_run(panel: Panel, run: tuple[Scrape, Scrap
 
 
 @needs_parser
+@pytest.mark.parametrize("elastic", [False, True])
+@pytest.mark.parametrize("query", [query for board in DASHBOARDS for _, query, _ in board.variables])
+def test_what_is_chosen_on_a_dashboard_has_values(query: str, run: tuple[Scrape, Scrape], *, elastic: bool) -> None:
+    """Also where an autoscaler makes all nodes: of an elastic flavor none are counted."""
+    found = re.fullmatch(r"label_values\((.*), (\w+)\)", query)
+    assert found is not None
+    shown = {key: value for key, value in run[1].items() if not elastic or not key[0].startswith("muster_flavor_")}
+    assert [labels for labels in evaluate(asked(found[1]), shown, shown) if found[2] in dict(labels)]
+
+
+@needs_parser
 @pytest.mark.parametrize("expression", [expr for _, expr in EXPRESSIONS if "process_" in expr])
 def test_other_programs_of_the_same_prometheus_are_no_replicas(expression: str, run: tuple[Scrape, Scrape]) -> None:
     at = frozenset({("job", "other"), ("instance", "2")})

@@ -370,6 +370,59 @@ async def test_requeue_that_is_told_to_end_takes_its_pause_back(
     assert not await paused(world)
 
 
+async def interrupted(asked: asyncio.subprocess.Process) -> int | None:
+    """Its exit code. A signal just before it waits for input is heard when it has some, or with the next."""
+    while asked.returncode is None:
+        asked.send_signal(signal.SIGINT)
+        await asyncio.wait({asyncio.ensure_future(asked.wait())}, timeout=5)
+    return asked.returncode
+
+
+async def test_who_is_asked_may_interrupt_at_once(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    keyboard, there = os.openpty()
+    given = ["stop", "team-a", "--drain", "-o", "json", "--kubeconfig", str(tmp_path / "kubeconfig")]
+    asked = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "admission.cli",
+        *given,
+        stdin=there,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        preexec_fn=as_at_a_terminal,
+    )
+    try:
+        assert asked.stderr is not None
+        assert asked.stdout is not None
+        assert b"2 running job(s) of team-a" in await asked.stderr.readuntil(b"[y/N]")
+        assert await interrupted(asked) == options.INTERRUPTED
+        assert await asked.stdout.read() == b"", "a question is no part of the answer"
+    finally:
+        os.close(keyboard)
+        os.close(there)
+        with contextlib.suppress(ProcessLookupError):
+            asked.kill()
+    assert (await world.client.get(f"{CLUSTER_QUEUES}/team-a"))["spec"].get("stopPolicy", "None") == "None"
+
+
+async def test_who_interrupts_a_program_before_it_asks_the_cluster_sees_it_by_the_code() -> None:
+    asked = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "admission.cli",
+        "lint",
+        "-",
+        stdin=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        preexec_fn=as_at_a_terminal,
+    )
+    assert asked.stdin is not None
+    asked.stdin.write(b"#" * (1 << 20))  # more than a pipe holds: it reads
+    await asked.stdin.drain()
+    assert await interrupted(asked) == options.INTERRUPTED
+
+
 @pytest.mark.parametrize(
     ("lost", "still"), [((1,), False), ((1, 2), True), ((), False)], ids=["once", "twice", "refused"]
 )

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from admission.api.lint import lint as judged
 from admission.api.lint import read
-from admission.api.reasons import DETAILS, REASONS, advice_for, detail_of, reason_of, reference
+from admission.api.reasons import DETAILS, EVICTED, REASONS, advice_for, detail_of, reason_of, reference
 from admission.cli import cli
 from admission.controller import tell
 from admission.controller.answers import State
@@ -24,7 +24,7 @@ from admission.controller.change import again
 from admission.controller.standing import so_far
 from admission.controller.unready import staying
 from admission.engine.model import Detail, EvictReason, Misfit, Reason, Shortfall, Why
-from admission.engine.project import sentence
+from admission.engine.project import evicted_as, sentence
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client
 from admission.names import JOB_TRACKING_FINALIZER, Names
@@ -46,6 +46,7 @@ from tests.controller.lab import (
     job,
     jobs_of,
     lab,
+    local_queue,
     own,
     run,
     template,
@@ -98,6 +99,23 @@ async def test_why_a_job_waits(world: World, name: str) -> None:
     assert (room.nominal, room.used, room.free, room.most, room.asked) == (16, 8, 0, 32, 16)
     assert room.limited_by == "lab"
     assert not answer.hidden
+
+
+async def test_quota_of_pods_is_among_what_is_short(world: World) -> None:
+    await lab(world)
+    tight = cluster_queue("team-c", 32, cohort="")
+    (group,) = tight["spec"]["resourceGroups"]
+    group["coveredResources"].append("pods")
+    group["flavors"][0]["resources"].append({"name": "pods", "nominalQuota": 3})
+    tight["status"]["flavorsReservation"][0]["resources"].append({"name": "pods", "total": "2"})
+    await world.put(tight)
+    await world.put(local_queue("team-c", "team-c"))
+    made = await world.put(job("train", "team-c"))
+    status = waiting(Why(Reason.WAITING_FOR_QUOTA, Detail.QUOTA_SHORT, subject="pods"))
+    status["resourceRequests"] = [{"name": "main", "resources": {GPU: "16"}}]
+    await world.put(workload(made, status, queue="team-c"))
+    room = {one.resource: (one.asked, one.free) for one in (await world.ask().why("train", "ml")).room}
+    assert room == {GPU: (16, 32), "pods": (2, 1)}
 
 
 def paused(made: dict[str, Any]) -> dict[str, Any]:
@@ -1298,6 +1316,24 @@ async def test_lint_of_a_cluster(world: World, tmp_path: Path) -> None:
     assert "queue-without-quota" in text
 
 
+async def test_lint_of_a_cluster_counts_on_no_nodes_for_what_its_configuration_makes(
+    world: World, tmp_path: Path
+) -> None:
+    await lab(world)
+    await fleet(world)
+    credits_ = {"name": "example.com/credits", "nominalQuota": 100}
+    group = {"coveredResources": ["example.com/credits"], "flavors": [{"name": "h100", "resources": [credits_]}]}
+    await world.put(own("ClusterQueue", "team-c", {"namespaceSelector": {}, "resourceGroups": [group]}))
+    await world.put(local_queue("team-c", "team-c"))
+    assert "quota-above-nodes" in (await run(world, tmp_path, "lint", "--cluster", code=1)).stdout
+    transformed = {"input": GPU, "strategy": "Retain", "outputs": {"example.com/credits": "3"}}
+    config = yaml.safe_dump({"resources": {"transformations": [transformed]}})
+    meta = {"name": "muster-controller", "namespace": "muster-system"}
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
+    await world.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"config.yaml": config}})
+    assert "quota-above-nodes" not in (await run(world, tmp_path, "lint", "--cluster")).stdout
+
+
 async def test_lint_without_rights(world: World, tmp_path: Path) -> None:
     await lab(world)
     world.denied = {"nodes"}
@@ -1401,6 +1437,20 @@ def test_the_table_of_reasons_is_total() -> None:
         assert entry.value in text
     for target in re.findall(r"\]\(#([a-z]+)\)", text):
         assert re.search(rf"^### {target}$", text, re.MULTILINE | re.IGNORECASE), target
+
+
+def test_every_word_for_an_eviction_is_explained() -> None:
+    """Those that the code names; a queue that stops has its kind in front."""
+    sources = "".join(Path(f"admission/controller/{name}.py").read_text() for name in ("lifecycle", "actuate"))
+    words = set(re.findall(r'EvictWorkload\(\s*"(\w+)"', sources)) | {"ClusterQueueStopped", "LocalQueueStopped"}
+    causes = set(re.findall(r'DEACTIVATED, [^)]*cause="(\w+)"|cause = "(\w+)"', sources))
+    words |= {f"DeactivatedDueTo{one or other}" for one, other in causes} | {"Deactivated"}
+    words |= {evicted_as(reason)[0] for reason in EvictReason if evicted_as(reason)[1]}
+    assert set(EVICTED) == words
+    assert not set(EVICTED) & ({reason.value for reason in Reason} - {"Deactivated"} | {one.value for one in Detail})
+    for word in words:
+        told = CliRunner().invoke(cli, ["explain-reasons", word.lower()])
+        assert (told.exit_code, told.stdout.partition(":")[0]) == (0, word)
 
 
 def test_the_reference_is_the_code_s() -> None:

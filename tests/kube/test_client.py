@@ -773,6 +773,89 @@ async def test_the_authority_of_an_older_cluster_is_trusted(kubeconfig: tuple[Pa
         assert await client.get("/x", attempts=1) == {"name": "old"}
 
 
+def _config(tmp_path: Path, server: str, user: dict[str, Any] | None = None, **cluster: str) -> str:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "a",
+        "contexts": [{"name": "a", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server, **cluster}}],
+        "users": [{"name": "u", "user": user or {"token": "secret"}}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+API, TEN, SIX = "https://api.example.com:6443", "https://10.1.2.3:6443", "https://[fd00::1]:6443"
+PROXY = "http://proxy.example.com:3128"
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "proxy"),
+    [
+        (API, {}, None),
+        (API, {"HTTPS_PROXY": PROXY}, PROXY),
+        (API, {"https_proxy": PROXY}, PROXY),
+        (API, {"HTTPS_PROXY": "proxy.example.com:3128"}, PROXY),
+        (API, {"HTTP_PROXY": PROXY}, None),
+        ("http://api.example.com", {"HTTP_PROXY": PROXY}, PROXY),
+        (API, {"HTTPS_PROXY": PROXY, "no_proxy": "example.com"}, None),
+        *((f"https://{host}:6443", {"HTTPS_PROXY": PROXY}, None) for host in ("127.0.0.1", "localhost", "[::1]")),
+        *(
+            (url, {"HTTPS_PROXY": PROXY, "NO_PROXY": said}, None if excepted else PROXY)
+            for url, excepted, all_said in (
+                (API, True, ("a, api.example.com", "example.com", ".Example.com", "*.example.com", "*")),
+                (API, True, ("api.example.com:6443",)),
+                (API, False, ("api.example.com:443", "ample.com", "b.api.example.com", ":", "")),
+                (TEN, True, ("10.0.0.0/8", "10.1.2.3", "10.1.2.3:6443")),
+                (TEN, False, ("192.168.0.0/16", "10.1.2.3:80", "2.3", "fd00::/8")),
+                (SIX, True, ("fd00::/8", "fd00::1", "[fd00::1]:6443")),
+            )
+            for said in all_said
+        ),
+    ],
+)
+async def test_a_proxy_of_the_environment_is_taken_as_kubectl_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, environment: dict[str, str], proxy: str | None
+):
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert (await credentials.from_kubeconfig(_config(tmp_path, url))).proxy == proxy
+    named = _config(tmp_path, url, **{"proxy-url": "http://of.the.cluster"})
+    assert (await credentials.from_kubeconfig(named)).proxy == "http://of.the.cluster"
+
+
+async def test_what_is_asked_goes_through_the_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server):
+    monkeypatch.setenv("HTTP_PROXY", server.url)
+    monkeypatch.setenv("NO_PROXY", "")
+    server.put("x")
+    async with await Client.from_kubeconfig(_config(tmp_path, "http://api.example.invalid")) as client:
+        await client.get(X, attempts=1)
+    assert server.requests[-1].headers["Host"] == "api.example.invalid"
+
+
+async def test_a_proxy_that_speaks_something_else_is_told(tmp_path: Path):
+    with pytest.raises(ValueError, match="proxy socks5://localhost:1080: http and https are the only ones"):
+        await Client.from_kubeconfig(_config(tmp_path, API, **{"proxy-url": "socks5://localhost:1080"}))
+
+
+async def test_who_acts_as_somebody_by_the_kubeconfig_does_so_here(tmp_path: Path, server: Server):
+    """Else a command had more rights than kubectl with the same file."""
+    user = {"token": "secret", "as": "tenant", "as-uid": "7", "as-groups": ["a", "b"]}
+    user["as-user-extra"] = {"example.com/x": ["1", "2"]}
+    async with await Client.from_kubeconfig(_config(tmp_path, server.url, user)) as client:
+        server.put("x")
+        await client.get(X)
+    sent = server.requests[-1].headers
+    assert (sent["Impersonate-User"], sent["Impersonate-Uid"]) == ("tenant", "7")
+    assert sent.getall("Impersonate-Group") == ["a", "b"]
+    assert sent.getall("Impersonate-Extra-example.com%2Fx") == ["1", "2"]
+
+
 async def test_requests_in_flight_are_bounded_and_waiting_ones_can_be_cancelled(server: Server):
     release = asyncio.Event()
     running = peak = 0

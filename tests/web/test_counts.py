@@ -428,6 +428,13 @@ async def test_who_could_never_have_so_much_starves_nobody_is_told(town: Running
     await town.until(town.settled("wide"))
     assert counted(metrics, "muster_pending_workloads")["team-a", "TopologyPlacementFailed"] == 1
     assert not counted(metrics, "muster_oldest_pending_seconds")
+    demands = job("team-a", "demands", 8, 2)
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    demands["spec"]["template"]["spec"]["topologySpreadConstraints"] = [spread]
+    await town.client.create(JOBS, demands)
+    await town.until(town.settled("demands"))
+    assert Detail.CONSTRAINT_REFUSED in [why.detail for _, why, *_ in town.controller.numbers.waiting()]
+    assert not counted(metrics, "muster_oldest_pending_seconds")
     await town.submit("team-a", "runs", pods=3)
     await town.until(lambda: town.running() == {"runs"})
     await town.submit("team-a", "waits")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
@@ -35,6 +36,8 @@ from admission.engine.model import (
     Put,
     Quota,
     ResourceGroup,
+    Rules,
+    Transformation,
     Usage,
     Why,
     Workload,
@@ -52,8 +55,8 @@ class Small:
     """A cohort on one node of 24 GPUs: team-a (16 of its own) runs a gang of 20 on what team-b lends, and a gang
     of 9 waits."""
 
-    def __init__(self) -> None:
-        self.state = State(MUSTER)
+    def __init__(self, rules: Rules = MUSTER) -> None:
+        self.state = State(rules)
 
         def groups(gpus: int) -> tuple[ResourceGroup, ...]:
             return (
@@ -304,6 +307,17 @@ def test_a_run_is_counted() -> None:
         assert found[metric, frozenset(labels.items())] == value, metric
     assert not [name for name, labels in found if name.startswith("muster_flavor") and ("flavor", "any") in labels]
     assert not [labels for name, labels in found if "_idle_" in name and ("resource", "cpu") in labels]
+
+
+def test_quota_of_what_no_node_has_is_held_against_no_nodes() -> None:
+    """Credits, say, as which requests for devices count: an alert would tell for ever that nodes have none."""
+    outputs = (("example.com/credits", Fraction(3)), (GPU, Fraction(1)))
+    small = Small(structs.replace(MUSTER, transformations=(Transformation("example.com/slice", outputs),)))
+    credits_ = FlavorQuotas(name="h100", quotas=(("example.com/credits", Quota(100)),))
+    group = ResourceGroup(covered=("example.com/credits",), flavors=(credits_,))
+    small.state.apply(Put(ClusterQueue(name="team-c", groups=(group,))))
+    told = {labels for name, labels in samples(Metrics(small).text()) if name.startswith("muster_flavor")}
+    assert told == {frozenset({("flavor", "h100"), ("resource", GPU)})}
 
 
 def test_all_that_is_shown_is_declared_and_all_that_is_declared_is_shown() -> None:
