@@ -123,6 +123,8 @@ def _in_yaml(text: str) -> Iterator[tuple[str, ...]]:
     if not any(f"{key}:" in text for key in SECTIONS):
         return
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            return  # within itself it has no end
         for document in yaml.safe_load_all(text):
             yield from _paths(document)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError):  # `!!bool maybe`, and worse
