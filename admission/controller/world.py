@@ -337,8 +337,9 @@ class World:
             self._children.setdefault((job.namespace, job.owner[2]), set()).add(key)
             if old is None or _standing(old) != _standing(job):
                 self._wake_job(job.owner[2])
-        if old is None or _runs_by(old) != _runs_by(job):
-            self._pods_follow(job.owner[2] if job.owner is not None and job.of_jobset else job.uid)
+        # Of a JobSet it is a matter of that one for all of its Jobs: news of one is no reason to look at the others.
+        if old is None or (old.owner != job.owner if job.of_jobset else _runs_by(old) != _runs_by(job)):
+            self._pods_follow(job.uid)
 
     def job_lost(self, job: JobView) -> None:
         key = job.key
@@ -686,7 +687,9 @@ class World:
         """uid of the Workload of whose job it is a pod, where somebody else has started that (Kueue), and so it lacks
         our mark: else its nodes would be charged twice, and nobody would get them by the eviction of its gang."""
         job = self.jobs.get(self._job_by_uid.get(pod.owner_uid, ("", "", ""))) if not pod.workload_uid else None
-        if job is not None and job.owner is not None and job.of_jobset:
+        if job is None or job.namespace != pod.namespace:  # of another tenant's
+            return ""
+        if job.owner is not None and job.of_jobset:
             job = self.jobs.get(self._job_by_uid.get(job.owner[2], ("", "", "")))
         seen = self.workload_of_uid(job.uid) if job is not None else None
         if job is None or seen is None or job.started or seen.uid in self._started_for:

@@ -1538,6 +1538,54 @@ def test_pods_of_a_job_that_somebody_else_has_started_are_of_its_gang(order: tup
     assert state.ledger.nodes.pod(("ns", "a")) is None
 
 
+def test_a_pod_that_names_the_job_of_another_namespace_is_not_of_its_gang() -> None:
+    state = State(KUEUE)
+    world = World(state, changed_job=lambda _: None, dirty=lambda: None)
+    world.job_seen(replace(JOB, started=False))
+    world.workload_seen(seen(HOLDS))
+    usage = PodUsage(("other", "a"), "a", "n1", (("gpu", 1),))
+    world.pod_seen(replace(pod("a", workload_uid="", usage=usage), namespace="other"))
+    booked = state.ledger.nodes.pod(("other", "a"))
+    assert booked is not None
+    assert not booked.workload_uid
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("set", "child", "workload", "pod"))), ids="-".join)
+def test_pods_of_a_jobset_that_somebody_else_has_started_are_of_its_gang(
+    order: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = State(KUEUE)
+    world = World(state, changed_job=lambda _: None, dirty=lambda: None)
+    whole = replace(JOB, kind="JobSet", started=False)
+    child = replace(JOB, name="train-w-0", uid="c1", queue="", started=False, owner=(*PART.owner[:2], "j1"))
+    all_four = {
+        "set": lambda: world.job_seen(whole),
+        "child": lambda: world.job_seen(child),
+        "workload": lambda: world.workload_seen(seen(HOLDS)),
+        "pod": lambda: world.pod_seen(
+            pod("a", workload_uid="", owner_uid="c1", usage=PodUsage(("ns", "a"), "a", "n1", (("gpu", 1),)))
+        ),
+    }
+
+    def gang() -> str:
+        booked = state.ledger.nodes.pod(("ns", "a"))
+        assert booked is not None
+        return booked.workload_uid
+
+    for one in order:
+        all_four[one]()
+    assert gang() == "w1"
+    looked_at: list[str] = []
+    follow = world._pods_follow
+    monkeypatch.setattr(world, "_pods_follow", lambda uid: (looked_at.append(uid), follow(uid)))
+    for suspended in (True, False):
+        world.job_seen(replace(child, suspended=suspended))
+    assert not looked_at, "a JobSet of a thousand Jobs would be looked through a thousand times"
+    world.job_seen(replace(whole, suspended=True))
+    assert looked_at == ["j1"]
+    assert not gang()
+
+
 def test_of_several_workloads_of_a_job_that_counts_by_which_it_runs() -> None:
     """Kueue makes another one where a job that runs grows."""
     setting = Setting()
