@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from hashlib import blake2s
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -36,6 +37,7 @@ from admission.engine.model import (
     AvoidedNode,
     Claim,
     Decision,
+    Domain,
     Evict,
     EvictReason,
     Flavor,
@@ -1011,13 +1013,14 @@ class Actuator:
         for pod in self._world.pods_of((seen.namespace, seen.uid)):
             if not pod.done:
                 left.setdefault(pod.pod_set, Counter())[pod.node] += 1
-        return replace(
-            admission,
-            pod_sets=tuple(
-                _on_nodes(one, left.get(one.name, Counter()), one.count - gone.get(one.name, 0))
-                for one in admission.pod_sets
-            ),
-        )
+        asked = {one.name: one.topology for one in seen.view.value.pod_sets}
+
+        def without(one: PodSetAssignment) -> PodSetAssignment:
+            topology = asked.get(one.name)
+            slices = 1 if topology is None else topology.widest_slice
+            return _on_nodes(one, left.get(one.name, Counter()), one.count - gone.get(one.name, 0), slices)
+
+        return replace(admission, pod_sets=tuple(map(without, admission.pod_sets)))
 
     async def _ungate(self, seen: WorkloadSeen, pods: tuple[tuple[str, str], ...]) -> None:
         admission = seen.view.value.admission
@@ -1265,11 +1268,20 @@ def _queued_again(reason: str) -> tuple[str, str]:
     return "BackoffFinished", "The wait after its eviction is over"
 
 
-def _on_nodes(assignment: PodSetAssignment, left: Counter[str], count: int) -> PodSetAssignment:
-    """The assignment on the nodes where its last `count` pods are; as it is, where that is not all of them."""
+def _on_nodes(assignment: PodSetAssignment, left: Counter[str], count: int, slices: int) -> PodSetAssignment:
+    """The assignment on the nodes where its last `count` pods are; as it is, where that is not all of them. Of `slices`
+    of so many pods each stays whole until the last of its pods is done: by their ranks it is known who is in which."""
     held = assignment.topology
     if held is None or left.total() != count or count >= assignment.count:
         return assignment
+    if slices > 1:
+        places = [one.values for one in held.domains for _ in range(one.count)]
+        if not left.keys() <= {place[-1] for place in places}:
+            return assignment
+        parts = [places[first : first + slices] for first in range(0, len(places), slices)]
+        kept = [place for part in parts if any(left[place[-1]] for place in part) for place in part]
+        domains = tuple(Domain(place, len(list(same))) for place, same in groupby(kept))
+        return replace(assignment, topology=replace(held, domains=domains))
     domains = tuple(replace(one, count=min(one.count, left[one.values[-1]])) for one in held.domains)
     if sum(one.count for one in domains) != count:
         return assignment

@@ -422,7 +422,7 @@ def _try_next(mode: Mode, height: int, fungibility: Fungibility) -> bool:
 
 _WORST = (Mode.NO_FIT, 2**31)
 _COMBINATIONS = 64
-"""So many combinations of flavors of several groups are asked of the nodes."""
+"""So many combinations of flavors of several groups are asked of the nodes, for each pod set."""
 
 
 # ---------------------------------------------------------------- the scan
@@ -935,7 +935,9 @@ class _Scan:
         mode = min((choice.mode for choice in (found or {}).values()), default=Mode.NO_FIT)
         at = (members[0].pod_set.name, beside)
         known = self.limits.get(at)
-        if not beside or (known is not None and known.mode <= mode) or len(self.limits) >= _COMBINATIONS:
+        if not beside or (known is not None and known.mode <= mode):
+            return False
+        if sum(name == at[0] for name, _ in self.limits) >= _COMBINATIONS:
             return False
         self.limits[at] = _Limit(mode, tuple(dict.fromkeys(misfit for limit in limits for misfit in limit.misfits)))
         return True
@@ -958,9 +960,10 @@ class _Scan:
             there = [domain for one in near if one.topology is not None for domain in one.topology.domains]
             if not any(domain.values and domain.values[-1] in lost for domain in there):
                 return None  # it stands
-            if _slice_size(pod_set.topology) <= 1:
-                # Pods that are done may have given their nodes back.
-                count = sum(domain.count for domain in choice.topology.domains)
+            stood = sum(domain.count for domain in choice.topology.domains)
+            if stood % _slice_size(pod_set.topology) == 0:
+                # Pods that are done may have given their nodes back, and slices with them.
+                count = stood
         chosen = {got.flavor for got in choice.flavors.values()}
         elastic: list[Flavor] = []
         if self.rules.capacity_unless_elastic:
@@ -1318,8 +1321,11 @@ def reduce(
 
     steps: Sequence[int] = range(whole + 1) if whole else ()
     sizes = {p.name: size for p in pod_sets if p.name in deltas and (size := _slice_size(p.topology)) > 1}
-    if whole_slices and sizes:
-        steps = [step for step in steps if not any(counts(step)[name] % size for name, size in sizes.items())]
+    if whole_slices and len(deltas) == 1:
+        # Each step leaves out one pod; no Workload of Muster's has two pod sets of which some may be left out.
+        for p in pod_sets:
+            if p.name in sizes:
+                steps = range(p.count % sizes[p.name], whole + 1, sizes[p.name])
     found: Found | None = None
     low, high = 0, len(steps)
     while low < high:
@@ -1333,7 +1339,4 @@ def reduce(
 
 
 def _slice_size(topology: TopologyRequest | None) -> int:
-    """Pods of each of the widest slices that a pod set asks for; 1 for none."""
-    if topology is None:
-        return 1
-    return topology.slice_size if topology.slice_required else topology.slices[0][1] if topology.slices else 1
+    return 1 if topology is None else topology.widest_slice

@@ -41,14 +41,21 @@ PODS = "/api/v1/namespaces/ml/pods"
 MINUTE = 60_000
 
 
-async def a_gang(world: World, *, held: bool = False, **status: Any) -> Json:
-    """A Job of two pods that was admitted to n1 and n2, and started unless it is `held`; its Workload."""
+async def a_gang(world: World, *, held: bool = False, slices: int = 0, **status: Any) -> Json:
+    """A Job of two pods, in slices of so many, that was admitted to n1 and n2, and started unless it is `held`; its
+    Workload."""
     for one in (own("ResourceFlavor", "h100"), cluster_queue("team-a", 16), local_queue("main", "team-a")):
         await world.put(one)
     for name in ("n1", "n2"):
         await world.put({**NODE, "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
     made = await world.put(job("train", "main", status=None if held else {"startTime": rfc3339(T0)}))
-    stands = await world.put(workload(made, {}, queue="main"))
+    asks = workload(made, {}, queue="main")
+    if slices:
+        asks["spec"]["podSets"][0]["topologyRequest"] = {
+            "podSetSliceRequiredTopology": "rack",
+            "podSetSliceSize": slices,
+        }
+    stands = await world.put(asks)
     said = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2"), **status}
     await write_status(world, stands, said)
     return stands
@@ -254,6 +261,7 @@ async def test_a_gated_pod_is_let_go_to_a_host_that_has_none(world: World, case:
     assert let == wanted
 
 
+@pytest.mark.parametrize("slices", [0, 1, 2])
 @pytest.mark.parametrize(
     ("pods", "left"),
     [
@@ -266,9 +274,10 @@ async def test_a_gated_pod_is_let_go_to_a_host_that_has_none(world: World, case:
     ids=str,
 )
 async def test_with_the_quota_of_pods_that_are_done_their_nodes_are_given_back(
-    world: World, pods: dict[str, str], left: list[tuple[str, int]]
+    world: World, pods: dict[str, str], left: list[tuple[str, int]], slices: int
 ) -> None:
-    gang = await a_gang(world)
+    """Of a slice when all of it is done: else nobody would know any more who is in which."""
+    gang = await a_gang(world, slices=slices)
     for node, phase in pods.items():
         await world.put(a_pod(gang, f"on-{node}", phase=phase, node=node))
     async with running(world, leads=False) as controller:
@@ -276,7 +285,7 @@ async def test_with_the_quota_of_pods_that_are_done_their_nodes_are_given_back(
         await controller.actuator.take(KEY, life.GiveBack((("main", 1),)))
     now = await stored(world)
     assert now["status"]["reclaimablePods"] == [{"name": "main", "count": 1}]
-    assert nodes_of(now) == left
+    assert nodes_of(now) == ([("n1", 1), ("n2", 1)] if slices == 2 else left)
 
 
 # ---------------------------------------------------------------- what has changed since it was looked at

@@ -550,6 +550,17 @@ def test_flavors_of_several_groups_are_tried_together(
     assert tuple(chosen(got)["main"].values()) == flavors if price else got.mode is Mode.NO_FIT
 
 
+def test_each_of_many_pod_sets_is_tried_with_flavors_of_several_groups_together() -> None:
+    names = tuple(f"part-{i}" for i in range(18))
+    nodes = [replace(one, allocatable=(("cpu", 99), ("gpu", 99), ("pods", 99))) for one in PRICED]
+    setting = Setting(CPUS, GPUS, flavors=(*PRICES, *KINDS), nodes=nodes, rules=MUSTER)
+    for one in nodes[:-1]:
+        setting.ledger.nodes.put_pod(PodUsage(("x", one.name), one.name, one.name, (("gpu", 99),)))
+    got = setting.assign(gang(*(pods(count=1, each={"cpu": 1, "gpu": 1}, name=name) for name in names)))
+    assert got.mode is Mode.FIT
+    assert {tuple(chosen(got)[name].values()) for name in names} == {("demand", "a100")}
+
+
 def test_full_nodes_of_all_flavors_of_several_groups_mean_eviction_from_the_first() -> None:
     setting = Setting(CPUS, GPUS, flavors=(*PRICES, *KINDS), nodes=PRICED, rules=MUSTER)
     for i in range(4):

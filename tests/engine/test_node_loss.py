@@ -246,6 +246,25 @@ def test_pods_that_are_done_get_no_nodes_again() -> None:
     assert [(one.count, one.usage) for one in decision.admission.pod_sets] == [(4, ((GPU, 32),))]
 
 
+@pytest.mark.parametrize(
+    ("stands", "done", "found"),
+    [
+        # One slice is done, and gave its nodes back; two pods of the other are.
+        (["s0", "s1", "s2", "s3"], 6, [["s0", "s1", "s2", "s4"]]),
+        (["r0", "r1", "r2", "r3", "s0", "s1", "s2", "s3"], 2, [["r0", "r1", "r2", "r3", "s0", "s1", "s2", "s4"]]),
+    ],
+)
+def test_slices_that_are_done_get_no_nodes_again(stands: list[str], done: int, found: list[list[str]]) -> None:
+    state = town({"r": ["r0", "r1", "r2", "r3"], "s": ["s0", "s1", "s2", "s3", "s4"]})
+    stood = on(gang("one", 8, asked=TopologyRequest(slice_required="rack", slice_size=4)), *stands)
+    assert stood.admission is not None
+    (part,) = stood.admission.pod_sets
+    given = replace(stood.admission, pod_sets=(replace(part, count=8, usage=((GPU, 64),)),))
+    state.apply(Put(replace(stood, admission=given, reclaimable=(("main", done),), lost_nodes=("s3",))))
+    lose(state, "s", "s3")
+    assert [where for what, _, where in decided(decide(state, 500, 1000)) if what == "Replace"] == found
+
+
 @pytest.mark.parametrize(("free", "found"), [(3, 4), (1, 2), (0, None)])
 def test_who_runs_with_fewer_pods_than_it_would_have_claims_for_those(free: int, found: int | None) -> None:
     state = town({"r": [f"n{i}" for i in range(2 + free)]})
