@@ -344,6 +344,7 @@ class Controller:
             *,
             optional: bool = False,
             withheld: bool = False,
+            forgets: bool = False,
         ) -> None:
             self.informers[kind.kind] = Informer(
                 self.client,
@@ -352,6 +353,7 @@ class Controller:
                 handler,
                 optional=optional,
                 withheld=withheld,
+                forgets=forgets,
                 on_bad=partial(self._bad, kind.kind),
             )
 
@@ -389,7 +391,7 @@ class Controller:
         limits = partial(self._on_rule_for_pods, self.world.defaults.limit_range_changed)
         watch(LIMIT_RANGES, decode.plain, limits, optional=True)
         quotas = partial(self._on_rule_for_pods, self.world.defaults.quota_changed)
-        watch(RESOURCE_QUOTAS, decode.quota, quotas, optional=True, withheld=True)
+        watch(RESOURCE_QUOTAS, decode.quota, quotas, optional=True, withheld=True, forgets=True)
         watch(RUNTIME_CLASSES, decode.plain, self._on_runtime_class, optional=True)
         watch(SERVICE_ACCOUNTS, decode.named, self._on_account, optional=True, withheld=True)
         self.world.defaults.has_account = self._has_account

@@ -432,9 +432,11 @@ async def test_what_may_be_withheld_counts_as_absent_until_it_may_be_listed(serv
     ]
 
 
+@pytest.mark.parametrize("forgets", [False, True])
 @pytest.mark.parametrize("of", ["lists", "watches"])
-async def test_who_may_look_no_more_goes_on_without_as_after_a_restart(server, client, settle, of):
-    """What was seen is not the truth any more, and a leader that stepped aside for it would do so again and again."""
+async def test_who_may_look_no_more_goes_on_without_as_after_a_restart(server, client, settle, of, forgets):
+    """What was seen is not the truth any more, and a leader that stepped aside for it would do so again and again. A
+    quota that somebody may have raised since is no reason to refuse a job."""
     server.put("x")
     now = [1000.0]
 
@@ -442,7 +444,8 @@ async def test_who_may_look_no_more_goes_on_without_as_after_a_restart(server, c
         now[0] += 7
         return await answer(403)(request)
 
-    async with informing(client, optional=True, withheld=True, clock=lambda: now[0]) as (informer, seen, _):
+    form = {"optional": True, "withheld": True, "forgets": forgets}
+    async with informing(client, **form, clock=lambda: now[0]) as (informer, seen, _):
         await settle(lambda: bool(server.watches))
         server.faults += [refused] * 1000
         if of == "lists":
@@ -458,7 +461,7 @@ async def test_who_may_look_no_more_goes_on_without_as_after_a_restart(server, c
         asked = len(server.requests)
         await settle(lambda: len(server.requests) > asked + 5)
         assert informer.cut_off == 0
-        assert seen.log == ["+x:u1"]
+        assert seen.log == ["+x:u1", *(["-x:u1"] if forgets else [])]
         server.faults.clear()
         server.put("y")
         await settle(lambda: same(informer, server) and not informer.absent)
