@@ -928,7 +928,7 @@ def test_a_held_jobset_goes_where_its_owner_has_it_go_at_last(muster: Installed)
     cp.wait(lambda: reason(cp, "team-a", "set")[0], 30, "it to be told why it waits")
     del spec["nodeSelector"]
     cp.apply(value)
-    cp.wait(lambda: live_by_gang(cp) == {"set": 2}, 60, "it to run")
+    cp.wait(lambda: live_by_gang(cp) == {"set-w-0": 2}, 60, "it to run")
 
 
 def test_a_pod_that_keeps_away_the_pods_of_a_job_by_its_name_is_heeded(muster: Installed) -> None:
