@@ -1013,14 +1013,16 @@ class Actuator:
         for pod in self._world.pods_of((seen.namespace, seen.uid)):
             if not pod.done:
                 left.setdefault(pod.pod_set, Counter())[pod.node] += 1
-        asked = {one.name: one.topology for one in seen.view.value.pod_sets}
-
-        def without(one: PodSetAssignment) -> PodSetAssignment:
-            topology = asked.get(one.name)
-            slices = 1 if topology is None else topology.widest_slice
-            return _on_nodes(one, left.get(one.name, Counter()), one.count - gone.get(one.name, 0), slices)
-
-        return replace(admission, pod_sets=tuple(map(without, admission.pod_sets)))
+        slices = {one.name: one.widest_slice for one in seen.view.value.pod_sets}
+        return replace(
+            admission,
+            pod_sets=tuple(
+                _on_nodes(
+                    one, left.get(one.name, Counter()), one.count - gone.get(one.name, 0), slices.get(one.name, 1)
+                )
+                for one in admission.pod_sets
+            ),
+        )
 
     async def _ungate(self, seen: WorkloadSeen, pods: tuple[tuple[str, str], ...]) -> None:
         admission = seen.view.value.admission

@@ -961,7 +961,7 @@ class _Scan:
             if not any(domain.values and domain.values[-1] in lost for domain in there):
                 return None  # it stands
             stood = sum(domain.count for domain in choice.topology.domains)
-            if stood % _slice_size(pod_set.topology) == 0:
+            if stood % pod_set.widest_slice == 0:
                 # Pods that are done may have given their nodes back, and slices with them.
                 count = stood
         chosen = {got.flavor for got in choice.flavors.values()}
@@ -1320,12 +1320,10 @@ def reduce(
         return {p.name: p.count - deltas.get(p.name, 0) * step // whole for p in pod_sets}
 
     steps: Sequence[int] = range(whole + 1) if whole else ()
-    sizes = {p.name: size for p in pod_sets if p.name in deltas and (size := _slice_size(p.topology)) > 1}
     if whole_slices and len(deltas) == 1:
         # Each step leaves out one pod; no Workload of Muster's has two pod sets of which some may be left out.
-        for p in pod_sets:
-            if p.name in sizes:
-                steps = range(p.count % sizes[p.name], whole + 1, sizes[p.name])
+        (reduced,) = (p for p in pod_sets if p.name in deltas)
+        steps = range(reduced.count % reduced.widest_slice, whole + 1, reduced.widest_slice)
     found: Found | None = None
     low, high = 0, len(steps)
     while low < high:
@@ -1336,7 +1334,3 @@ def reduce(
         else:
             found, high = answer, middle
     return found
-
-
-def _slice_size(topology: TopologyRequest | None) -> int:
-    return 1 if topology is None else topology.widest_slice

@@ -436,6 +436,11 @@ class PodSet(Value, frozen=True):
     min_count: int | None = None
     topology: TopologyRequest | None = None
 
+    @property
+    def widest_slice(self) -> int:
+        """Pods of it; 1 where it asks for no slices."""
+        return 1 if self.topology is None else self.topology.widest_slice
+
 
 class Domain(Value, frozen=True):
     """`count` pods in the domain that `values` name, one value per level; the lowest may be a node name."""

@@ -1499,6 +1499,13 @@ def test_a_pod_whose_node_was_closed_to_new_pods_is_told_from_one_that_found_it_
     assert setting.world.sight(KEY, 100).pods.shut_out == "node n1 is no more"
 
 
+def gang_of(state: State, pod: tuple[str, str] = ("ns", "a")) -> str:
+    """As whose it is booked."""
+    booked = state.ledger.nodes.pod(pod)
+    assert booked is not None
+    return booked.workload_uid
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(("job", "workload", "pod"))), ids="-".join)
 def test_pods_of_a_job_that_somebody_else_has_started_are_of_its_gang(order: tuple[str, ...]) -> None:
     """Kueue writes no mark of ours on them: nodes would be charged twice, and the eviction of the gang free none."""
@@ -1512,28 +1519,23 @@ def test_pods_of_a_job_that_somebody_else_has_started_are_of_its_gang(order: tup
         "pod": lambda: world.pod_seen(theirs),
     }
 
-    def gang() -> str:
-        booked = state.ledger.nodes.pod(("ns", "a"))
-        assert booked is not None
-        return booked.workload_uid
-
     for one in order:
         all_three[one]()
-    assert gang() == "w1"
+    assert gang_of(state) == "w1"
     world.workload_seen(seen(replace(HOLDS, evicted="Preempted")))
     world.job_seen(stopped)
-    assert gang() == "w1", "it is on its way out"
+    assert gang_of(state) == "w1", "it is on its way out"
     world.workload_seen(seen(replace(HOLDS, admission=None, admitted=False)))
-    assert not gang(), "what is left of it is nobody's"
+    assert not gang_of(state), "what is left of it is nobody's"
     world.workload_seen(seen(HOLDS))
-    assert not gang(), "it is not of what is to start"
+    assert not gang_of(state), "it is not of what is to start"
     world.job_seen(runs)
-    assert gang() == "w1"
+    assert gang_of(state) == "w1"
     world.job_seen(JOB)
-    assert not gang(), "whom we start has our mark"
+    assert not gang_of(state), "whom we start has our mark"
     world.job_seen(runs)
     world.workload_lost(seen(HOLDS))
-    assert not gang()
+    assert not gang_of(state)
     world.pod_lost(theirs)
     assert state.ledger.nodes.pod(("ns", "a")) is None
 
@@ -1545,9 +1547,7 @@ def test_a_pod_that_names_the_job_of_another_namespace_is_not_of_its_gang() -> N
     world.workload_seen(seen(HOLDS))
     usage = PodUsage(("other", "a"), "a", "n1", (("gpu", 1),))
     world.pod_seen(replace(pod("a", workload_uid="", usage=usage), namespace="other"))
-    booked = state.ledger.nodes.pod(("other", "a"))
-    assert booked is not None
-    assert not booked.workload_uid
+    assert not gang_of(state, ("other", "a"))
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(("set", "child", "workload", "pod"))), ids="-".join)
@@ -1567,14 +1567,9 @@ def test_pods_of_a_jobset_that_somebody_else_has_started_are_of_its_gang(
         ),
     }
 
-    def gang() -> str:
-        booked = state.ledger.nodes.pod(("ns", "a"))
-        assert booked is not None
-        return booked.workload_uid
-
     for one in order:
         all_four[one]()
-    assert gang() == "w1"
+    assert gang_of(state) == "w1"
     looked_at: list[str] = []
     follow = world._pods_follow
     monkeypatch.setattr(world, "_pods_follow", lambda uid: (looked_at.append(uid), follow(uid)))
@@ -1583,7 +1578,7 @@ def test_pods_of_a_jobset_that_somebody_else_has_started_are_of_its_gang(
     assert not looked_at, "a JobSet of a thousand Jobs would be looked through a thousand times"
     world.job_seen(replace(whole, suspended=True))
     assert looked_at == ["j1"]
-    assert not gang()
+    assert not gang_of(state)
 
 
 def test_of_several_workloads_of_a_job_that_counts_by_which_it_runs() -> None:
