@@ -53,7 +53,7 @@ from admission.controller.lifecycle import (
     next_step,
 )
 from admission.controller.numbers import Numbers
-from admission.controller.pace import Pace
+from admission.controller.pace import Pace, WriteTimes
 from admission.controller.resources import (
     LIMIT_RANGES,
     NAMESPACES,
@@ -247,12 +247,14 @@ class Controller:
         """When those that are served end, once there are any: of `webhook` and `web`."""
         self.verdicts: dict[Key, Verdict] = {}
         """The latest verdict of each gang that waits; for the page, metrics and `why`."""
+        self._write_times = WriteTimes()
         self._pace = Pace(
             self.tuning.quiet_s,
             self.tuning.window_s,
             self.tuning.rest,
             longest=self.tuning.longest_s,
             behind=self._behind,
+            writes=self._write_times.seconds,
         )
         self._decisions: dict[JobKey, Decision] = {}
         self._based_on: dict[JobKey, Workload | None] = {}
@@ -827,7 +829,8 @@ class Controller:
             failed, blamed = 0, {None}
             took = time.monotonic() - began
             await asyncio.sleep(0)
-            self._pace.took(took, plan.steps, go_on=plan.more and len(plan.decisions) >= self.tuning.workers)
+            busy = len(plan.decisions) >= self.tuning.workers
+            self._pace.took(took, plan.steps, more=plan.more, busy=busy)
 
     def decide_once(self) -> Plan:
         """One cycle: a Plan, its decisions assumed and on their way."""
@@ -965,6 +968,7 @@ class Controller:
 
     async def _carry_out(self, key: JobKey, decision: Decision, based_on: Workload | None) -> None:
         """The write of a decision. Raises what `Actuator.carry_out` does."""
+        began = time.monotonic()
         try:
             made = await self.actuator.carry_out(decision, based_on)
         except BaseException as error:
@@ -972,6 +976,7 @@ class Controller:
             raise
         self._unmade.made(decision.key)
         self._wrote_at = time.monotonic()
+        self._write_times.took(decision.key[0], self._wrote_at - began)
         kept = isinstance(decision, Claim) and not self.statuses.has("Workload", "claim")
         if not kept and self.state.assumes(decision):
             # Its answer, or a newer version, is known by now, and does not show it.

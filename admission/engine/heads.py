@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from msgspec.structs import replace
 
@@ -58,6 +59,9 @@ class Heads(Run):
 
     def go(self) -> None:
         self.entries: list[_Entry] = []
+        self.walks: dict[str, Walk] = {}
+        self.farthest: dict[str, int] = {}
+        """Root -> how far the one borrows there that borrows farthest."""
         self.book = self.ledger.version, self.ledger.nodes.version
         self._second_pass()
         before = self.cost
@@ -94,13 +98,15 @@ class Heads(Run):
         return [(label, under[label]) for label in (*labels[at:], *labels[:at])]
 
     def _heads_of(self, name: str) -> None:
-        walk = Walk(self.state, name)
-        for _ in range(self.rules.heads_per_queue or 1):
-            first = walk.turn()
+        walk = self.walks[name] = Walk(self.state, name)
+        first = walk.turn()
+        for further in range(self.rules.heads_per_queue or 1):
+            if further:
+                walk.next()
+                first = walk.peek()
             if first is None:
                 return
             self._nominate(walk.queue, *first)
-            walk.next()
 
     def _nominate(self, queue: ClusterQueue, place: QueueKey, bucket: int) -> None:
         gang = self.state.workloads[order.key_of(place)]
@@ -113,6 +119,34 @@ class Heads(Run):
         if by_nodes and trial.found.victims:
             self._nodes_after(trial)
         self.entries.append(_Entry(trial, self._charge(trial), unasked=by_nodes and not trial.found.victims))
+        root = trial.node.root.label
+        self.farthest[root] = max(self.farthest.get(root, 0), trial.assignment.borrow)
+
+    def _go_on(self, entry: _Entry) -> _Entry | None:
+        """The next gang of a queue of which one was admitted, if it fits and borrows less far than others would that
+        come behind. Kueue lets these borrow what is left of the queue's own quota, and evicts them for it in the next
+        cycle."""
+        trial = entry.trial
+        admitted = self.charged.get(trial.gang.key)
+        farthest = self.farthest.get(trial.node.root.label, 0)
+        if entry.second or admitted is None or trial.assignment is None or trial.assignment.borrow >= farthest:
+            return None
+        walk = self.walks[trial.queue.name]
+        walk.give(trial.gang, admitted[1])
+        walk.next()
+        first = walk.peek()
+        if first is None:
+            return None
+        gang = self.state.workloads[order.key_of(first[0])]
+        if any(pod_set.min_count is not None for pod_set in gang.pod_sets):
+            return None  # fewer pods are for who finds nobody to evict, which is not asked here
+        found = self.look(gang, trial.queue, evict=False)
+        if found.mode is not Mode.FIT or found.assignment is None or found.assignment.borrow >= farthest:
+            return None
+        found.place, found.bucket = first
+        another = _Entry(found, self._charge(found))
+        self.entries.append(another)
+        return another
 
     def _second_pass(self) -> None:
         """Gangs with a reservation whose nodes must be chosen, or chosen anew."""
@@ -165,7 +199,13 @@ class Heads(Run):
 
     def _in_order(self) -> Iterator[_Entry]:
         if not self.rules.fair_sharing:
-            yield from sorted(self.entries, key=self._classical)
+            line = [(self._classical(entry), entry) for entry in self.entries]
+            heapify(line)
+            while line:
+                entry = heappop(line)[1]
+                yield entry
+                if (another := self._go_on(entry)) is not None:
+                    heappush(line, (self._classical(another), another))
             return
         second = [entry for entry in self.entries if entry.second]
         yield from sorted(second, key=self._classical)
@@ -188,7 +228,10 @@ class Heads(Run):
             for name in mine:
                 tournament.enter(self.node(name))
             while (best := tournament.best()) is not None:
-                yield waiting[best.name].pop(0)
+                entry = waiting[best.name].pop(0)
+                yield entry
+                if not waiting[best.name] and (another := self._go_on(entry)) is not None:
+                    waiting[best.name].append(another)
                 if waiting[best.name]:
                     tournament.enter(best)
                 else:

@@ -390,3 +390,25 @@ def test_who_lacks_what_another_keeps_for_one_cycle_is_looked_at_in_the_next() -
     town.put(gang("wide", "a", each={"gpu": 2}, created=1), gang("fits", "b", created=2))
     town.settle()
     assert town.admitted() == ["fits", "runs"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("inner", ["", "half"], ids=["queue", "cohort"])
+def test_nobody_borrows_what_the_next_of_a_queue_takes_back(fair: bool, inner: str) -> None:
+    """One gang of a queue ends, for several smaller ones of it or of its cohort: they go before those who borrow, who
+    would be evicted for them one cycle later."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    reclaims = Preemption(reclaim_within_cohort=PreemptionPolicy.ANY)
+    town.put(cohort("half", "all"))
+    town.put(queue("a", inner or "all", [(F, {"gpu": 0 if inner else 8})], preemption=reclaims))
+    town.put(queue("aa", inner or "all", [(F, {"gpu": 8 if inner else 0})], preemption=reclaims))
+    town.put(queue("b", "all", [(F, {"gpu": 8})], preemption=reclaims))
+    town.put(gang("theirs", "b", 8), gang("old", "a", 8))
+    town.settle()
+    town.put(*(gang(f"{name}{number}", name, 2, created=1 + number) for name in "ab" for number in range(5)))
+    town.settle()
+    town.remove(Workload, ("ns", "old"))
+    sent = []
+    while (plan := town.cycle()).decisions:
+        sent += [decision.key[1] for decision in plan.decisions if isinstance(decision, Evict)]
+    assert (sent, town.admitted()) == ([], ["a0", "a1", "a2", "a3", "theirs"])
