@@ -386,7 +386,7 @@ EVICTIONS: Mapping[EvictReason, str] = {
     "(reclaimWithinCohort).",
     EvictReason.IN_COHORT_FAIR_SHARING: "Its queue held a larger weighted share than the queue of the other gang.",
     EvictReason.IN_COHORT_RECLAIM_WHILE_BORROWING: "A gang of higher priority took the room while borrowing itself "
-    "(borrowWithinCohort).",
+    "(borrowWithinCohort, with the preset kueue).",
     EvictReason.FLAVOR_MIGRATION: "Another variant of the same job has room in a better flavor.",
 }
 
