@@ -279,7 +279,10 @@ class ConsumedStatus(Model):
 
 
 class FairSharingStatus(Model):
-    weighted_share: Int64 = req("Dominant share of what is borrowed, in thousandths, divided by the weight.")
+    weighted_share: Int64 = req(
+        "Dominant share of what is borrowed, in thousandths, divided by the weight; 9223372036854775807 where "
+        "that is 0."
+    )
     admission_fair_sharing_status: ConsumedStatus | None = opt("Usage that decides whose turn it is.")
 
 
@@ -314,7 +317,9 @@ class LocalQueueSpec(Model):
     stop_policy: Literal["None", "Hold", "HoldAndDrain"] = Field(
         default="None", description="Hold admits nothing more; HoldAndDrain also evicts what runs."
     )
-    fair_sharing: FairSharing | None = opt("Weight among LocalQueues of the same ClusterQueue.")
+    fair_sharing: FairSharing | None = opt(
+        "Weight among LocalQueues of the same ClusterQueue, where its admissionScope has them take turns."
+    )
 
 
 class LocalQueue(Resource):
