@@ -650,6 +650,23 @@ async def test_import_from_kueue(world: World, tmp_path: Path, arguments: list[s
     assert says in " ".join(told.stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [("{}", True), ("preset: kueue", False), ("{preset: kueue, fairSharing: {}}", True)],
+    ids=["Muster's rules", "Kueue's", "Kueue's fair sharing"],
+)
+async def test_what_says_nothing_is_judged_by_the_rules_of_the_cluster(
+    world: World, tmp_path: Path, config: str, found: bool
+) -> None:
+    await lab(world)
+    await configured(world, config)
+    made = cluster_queue("team-c", 8)
+    made["spec"]["preemption"] = {"reclaimWithinCohort": "Any", "borrowWithinCohort": {"policy": "LowerPriority"}}
+    await world.put(made)
+    told = json.loads((await run(world, tmp_path, "lint", "--cluster", "-o", "json", code=1)).stdout)
+    assert ("preemption-without-effect" in {one["rule"] for one in told}) is found
+
+
 @pytest.mark.parametrize("command", ["import", "submit", "lint"])
 def test_input_that_is_no_text_is_told_in_a_line(command: str) -> None:
     result = CliRunner().invoke(cli, [command, "-"], input=b"\xff\xfe")
