@@ -447,7 +447,7 @@ EVICTED: Mapping[str, Advice] = {
         "Create the job anew, with more time.",
     ),
     "DeactivatedDueToAdmissionCheck": Advice(
-        "An admission check refused it.",
+        "An admission check refused it, or would add to its pods what contradicts their template or flavor.",
         "See the message of the check in the Workload's status.admissionChecks; create the job anew as it asks.",
         "See the controller that answers the check.",
     ),
