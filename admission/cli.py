@@ -43,8 +43,10 @@ for command in (*questions.COMMANDS, *changes.COMMANDS, *local.COMMANDS):
 
 @cli.command()
 @click.option("--config", type=click.Path(path_type=Path), help="Configuration file.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: in-cluster, else $KUBECONFIG.")
-@click.option("--namespace", default="", help="Where the lease lives.")
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="Default: in-cluster, else $KUBECONFIG, else ~/.kube/config."
+)
+@click.option("--namespace", default="", help="Where the lease lives. Default: that of the pod, or context.")
 @click.option("--identity", help="Name of this replica in the lease.")
 @click.option("--webhook-url", help="How the API server reaches this replica's webhook without a Service.")
 @click.option("--log-format", type=click.Choice(["json", "console"]), help="Default: that of the configuration.")

@@ -141,7 +141,9 @@ class Names:
     queue_label = _key("queue-name")
     """On a Job or JobSet: the LocalQueue it waits in."""
     priority_class_label = _key("priority-class")
+    """On a job: the WorkloadPriorityClass by which it stands in the queue."""
     max_exec_time_label = _key("max-exec-time-seconds")
+    """On a job: for so many seconds it may run, earlier starts included; then it is stopped for good."""
     pause_label = _key("pause")
     """On a job, by its owner: "true" takes it out of the queue, or stops it, until the label goes."""
     prebuilt_label = _key("prebuilt-workload-name")
@@ -150,6 +152,7 @@ class Names:
     """On a job without a queue that is held, and that nobody queues: such jobs are not queued any more, or this one
     cannot be as it is written."""
     min_parallelism_annotation = _key("job-min-parallelism")
+    """On a Job: with so many pods at a time it may start where there is no room for all."""
     replace_lost_pods_annotation = _key("replace-lost-pods")
     """On a job, by its owner: "true" says that it survives the loss of a pod. When a node dies, only the pods that
     stood there are replaced."""
@@ -162,6 +165,7 @@ class Names:
     workload_uid_label = _key("workload-uid")
     """On pods: the uid of the Workload that pays for them."""
     pod_set_label = _key("podset")
+    """On pods: which pod set of the Workload they are of."""
     pin_form_annotation = _key("pin")
     """On a pod template: `domain`, `ranks` or `gates`."""
     hosts_annotation = _key("hosts")
@@ -181,13 +185,20 @@ class Names:
     """The scheduling gate that Kueue puts into the template of an elastic job when that is created, and takes off
     each pod."""
     required_topology_annotation = _key("podset-required-topology")
+    """On a pod template: one domain of this level (a label of nodes) holds the whole pod set, or it waits."""
     preferred_topology_annotation = _key("podset-preferred-topology")
+    """On a pod template: one domain of this level where that is possible, else of the next wider one."""
     unconstrained_topology_annotation = _key("podset-unconstrained-topology")
+    """On a pod template: "true" lets its pods stand anywhere in the topology."""
     slice_required_topology_annotation = _key("podset-slice-required-topology")
+    """On a pod template: each slice of the pod set stands in one domain of this level."""
     slice_size_annotation = _key("podset-slice-size")
+    """On a pod template: how many pods a slice has."""
     slice_layers_annotation = _key("podset-slice-required-topology-constraints")
-    """Slices of several layers, the widest first, as JSON: `[{"topology": LEVEL, "size": PODS}, ...]`."""
+    """On a pod template: slices of several layers, the widest first, as JSON: `[{"topology": LEVEL, "size": PODS},
+    ...]`."""
     group_name_annotation = _key("podset-group-name")
+    """On a pod template: pod sets of one name share a domain."""
 
     # Labels, annotations and finalizer of Workloads.
     job_uid_label = _key("job-uid")
@@ -250,6 +261,11 @@ class Names:
             ),
             ("annotation", "pods"): frozenset(self.topology_annotations),
         }
+
+    @cached_property
+    def said_of_workloads(self) -> frozenset[str]:
+        """Annotations of a Workload that other programs, and people, write."""
+        return frozenset((self.priority_boost_annotation, self.allowed_flavors_annotation))
 
     @cached_property
     def all_keys(self) -> frozenset[str]:

@@ -18,6 +18,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel
 
+from admission import names as all_names
 from admission.api import config, crd
 from admission.names import Names
 from admission.web.metrics import FAMILIES
@@ -80,7 +81,7 @@ def _default(value: Any) -> str:
 
 def _type(schema: Object) -> str:
     if "enum" in schema:
-        return ", ".join(_code(str(one)) for one in schema["enum"])
+        return ", ".join(_code(one if isinstance(one, str) else json.dumps(one)) for one in schema["enum"])
     if "const" in schema:
         return _code(str(schema["const"]))
     if "anyOf" in schema:
@@ -140,7 +141,11 @@ def _documented() -> Iterator[tuple[str, str]]:
         if text.startswith("# -- "):
             words = [text.removeprefix("# -- ")]
         elif text.startswith("#") and words:
-            words.append(re.sub(r"  +", ": ", text.removeprefix("#").strip(), count=1))
+            told = text.removeprefix("#").strip()
+            if item := re.match(r"(\w+)  +(.*)", told):  # one of a list
+                words[-1] += "" if words[-1].endswith(".") else "."
+                told = f"`{item[1]}`: {item[2]}"
+            words.append(told)
         elif found:
             path = [*path[: len(found[1]) // 2], found[2]]
             if words:
@@ -218,7 +223,7 @@ def metrics() -> str:
         + HEAD
         + "Every replica serves `/metrics` (port 8080). Amounts are in the base unit of the resource: cores, bytes, "
         "devices. The number of series grows with queues, cohorts, flavors and resources, never with jobs; "
-        "`metrics.enableClusterQueueResources: false` in the configuration leaves out those by resource, and "
+        "`metrics.enableClusterQueueResources: false` in the configuration leaves out those of queues by resource, and "
         "`metrics.localQueueMetrics` those of all LocalQueues, or of some. Beside these stand `process_*`, of the "
         "process.\n\n"
         + _table(("metric", "type", "labels", "meaning"), families)
@@ -276,11 +281,58 @@ def kinds() -> str:
     )
 
 
+# ---------------------------------------------------------------- labels and annotations
+
+
+def _keys() -> dict[str, tuple[str, str]]:
+    """Each label and annotation of our group -> (which of the two it is, what it says)."""
+    out: dict[str, tuple[str, str]] = {}
+    (made,) = (
+        node
+        for node in ast.parse(inspect.getsource(all_names)).body
+        if isinstance(node, ast.ClassDef) and node.name == Names.__name__
+    )
+    for field, text in zip(made.body, made.body[1:], strict=False):
+        if isinstance(field, ast.Assign) and isinstance(field.targets[0], ast.Name):
+            name, _, form = field.targets[0].id.rpartition("_")
+            if form in ("label", "annotation"):
+                said = text.value if isinstance(text, ast.Expr) else None
+                words = " ".join(str(said.value).split()) if isinstance(said, ast.Constant) else ""
+                out[getattr(Names(), f"{name}_{form}")] = (form, words)
+    return out
+
+
+def labels() -> str:
+    """docs/reference/labels.md"""
+    keys, names = _keys(), Names()
+    by_owners = frozenset().union(*names.said_by_owners.values())
+    refused = {names.prebuilt_label}
+
+    def table(wanted: Iterable[str]) -> str:
+        head = ("name", "what", "meaning")
+        return _table(head, ((_code(key), *keys[key]) for key in keys if key in set(wanted)))
+
+    return (
+        "# Labels and annotations\n\n"
+        + HEAD
+        + "With `apiGroup: kueue.x-k8s.io` they begin with `kueue.x-k8s.io/` instead. A *job* is a Job or a JobSet. "
+        "What says nothing where it stands, for it is misspelt or belongs elsewhere, is told by an Event `UnknownKey` "
+        "of the job.\n\n## What owners of jobs write\n\n"
+        + table(by_owners)
+        + "\n## What others write on a Workload\n\n"
+        + table(names.said_of_workloads)
+        + "\n## What Muster writes\n\nLeave these as they are; most of them nobody else may change. Pods that wait "
+        f"for their node behind a scheduling gate have the gate `{names.topology_gate}`, and quota that is in use has "
+        f"the finalizer `{names.finalizer}`.\n\n" + table(keys.keys() - by_owners - names.said_of_workloads - refused)
+    )
+
+
 PAGES = {
     "configuration.md": configuration,
     "values.md": values,
     "metrics.md": metrics,
     "kinds.md": kinds,
+    "labels.md": labels,
 }
 
 

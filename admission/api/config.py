@@ -127,7 +127,8 @@ class WaitForPodsReady(Section):
     """A gang whose pods are not all ready in time is evicted and queued again."""
 
     enable: bool = True
-    """False: nobody is evicted for pods that do not get ready."""
+    """False: nobody is evicted for pods that do not get ready, but for those that kube-scheduler cannot place
+    (podsUnschedulableTimeout)."""
     timeout: LongDuration = 1800.0
     """From the creation of the last pod until all are ready. Sooner, but not in Kueue mode, where the API server has
     refused pods for a minute, and later while pods are made for nobody."""
@@ -195,7 +196,9 @@ class Resources(Section):
     exclude_device_classes: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=64)] = []
     """DeviceClasses of which what pods ask for by claims is counted neither in quota nor on nodes."""
     transformations: Annotated[list[Transformation], Field(max_length=64)] = []
-    """Requests that count as other resources: {input, strategy, multiplyBy, outputs}."""
+    """Requests that count as other resources: {input, strategy, multiplyBy, outputs}. `outputs` says how much of each
+    resource one of `input` counts as; with `multiplyBy` that times what the pod requests of this resource; beside the
+    input itself (strategy `Retain`, the default) or in its place (`Replace`)."""
     quota_check_strategy: Literal["BlockUndeclared", "IgnoreUndeclared"] = "BlockUndeclared"
     """What a request for a resource without quota means: it waits for ever, or it is not counted."""
 
@@ -239,7 +242,7 @@ class ClientConnection(Section):
     kube_api_qps: Annotated[float, Field(gt=0, strict=False)] | None = Field(default=None, alias="kubeAPIQPS")
     """Requests a second, at most; watches and the lease aside."""
     kube_api_burst: Annotated[int, Field(gt=0)] | None = Field(default=None, alias="kubeAPIBurst")
-    """So many at once before that counts."""
+    """So many at once before that counts. Left out: twice kubeAPIQPS."""
 
     @property
     def burst(self) -> int:
@@ -277,6 +280,7 @@ class Web(Section):
     """The page and the visibility API."""
 
     bind_address: Address = ":8082"
+    """Of both. "0": neither."""
     tls: Literal["self", "none"] = "self"
     """`self`: a certificate made and renewed by the controller. `none`: plain HTTP and the page alone, for a proxy in
     the same pod that has a certificate."""

@@ -75,7 +75,8 @@ class ResourceFlavorSpec(Model):
         "(Of pods that have their devices from another flavor, nodes of that one are chosen.)",
     )
     placement: Literal["Pack", "Spread"] | None = opt(
-        "Pack fills nodes so that whole ones stay free for large gangs; Spread uses the emptiest. Left out: Pack."
+        "Pack fills nodes so that whole ones stay free for large gangs; Spread uses the emptiest. Left out: Pack. "
+        "With the preset muster alone."
     )
 
 

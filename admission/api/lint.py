@@ -308,9 +308,16 @@ def parse_path(text: str) -> Path:
 # ---------------------------------------------------------------- the door
 
 
-def lint(documents: Iterable[Document], *, live: bool = False, made: Collection[str] = ()) -> list[Finding]:
+def lint(
+    documents: Iterable[Document],
+    *,
+    live: bool = False,
+    made: Collection[str] = (),
+    by_shares: bool | None = None,
+) -> list[Finding]:
     """All findings, by place. `live`: the documents are all that a cluster holds, so what is missing is missing.
     `made`: resources as which requests for others count (resources.transformations); nodes need not have them.
+    `by_shares`: who borrows evicts by shares; None: as the preset of the API group has it.
 
     Objects of Muster's and of Kueue's group are judged apart; nodes, namespaces and priority classes count for both.
     A document of the same kind and name as an earlier one from a cluster replaces it, as applying it would.
@@ -338,7 +345,8 @@ def lint(documents: Iterable[Document], *, live: bool = False, made: Collection[
         ours = [d for d in held.values() if d.group == group]
         if ours or (group == MUSTER_GROUP and any(d.kind == "PriorityClass" for d in held.values())):
             others = [d for d in held.values() if d.kind in ("Node", "Namespace", "PriorityClass")]
-            findings.extend(_Fleet(Names(group), ours, others, live, made).findings())
+            fair = group == MUSTER_GROUP if by_shares is None else by_shares
+            findings.extend(_Fleet(Names(group), ours, others, live, made, by_shares=fair).findings())
     order = list(Severity)
     return sorted(findings, key=lambda f: (f.file, f.line, order.index(f.severity), f.subject, f.path, f.rule))
 
@@ -392,8 +400,11 @@ class _Fleet:
         others: Sequence[Document],
         live: bool,
         made: Collection[str] = (),
+        *,
+        by_shares: bool = True,
     ) -> None:
         self.names = names
+        self.by_shares = by_shares
         self.live = live
         self.made = made
         self.found: list[Finding] = []
@@ -743,6 +754,16 @@ class _Fleet:
                     Severity.WARNING,
                     f"borrowWithinCohort has no effect: {node.name} can never borrow",
                     "drop borrowWithinCohort, or let the queue borrow (cohortName, borrowingLimit)",
+                )
+            elif policy not in (None, "Never") and self.by_shares:
+                self.say(
+                    document,
+                    ("spec", "preemption", "borrowWithinCohort"),
+                    "preemption-without-effect",
+                    Severity.WARNING,
+                    "borrowWithinCohort has no effect: who borrows evicts by shares, whatever the priorities",
+                    "drop borrowWithinCohort; it counts with `preset: kueue` and without `fairSharing` in the "
+                    "configuration alone",
                 )
             if preemption.get("reclaimWithinCohort") not in (None, "Never") and node.parent is None:
                 self.say(

@@ -162,7 +162,7 @@ class FlavorFungibility(Model):
 
 class BorrowWithinCohort(Model):
     policy: Literal["Never", "LowerPriority"] = Field(
-        default="Never", description="Whether to evict from other queues while borrowing."
+        default="Never", description="Whether to evict those of lower priority from other queues while borrowing."
     )
     max_priority_threshold: Int32 | None = opt("Only workloads of at most this priority may be evicted.")
 
@@ -187,7 +187,10 @@ class Preemption(Model):
         "Which borrowers in the cohort may be evicted to get nominal quota back. "
         "Left out: Any, or Never with the preset kueue."
     )
-    borrow_within_cohort: BorrowWithinCohort | None = opt("Eviction from other queues while borrowing.")
+    borrow_within_cohort: BorrowWithinCohort | None = opt(
+        "Eviction from other queues while borrowing. Counts with the preset kueue without fairSharing alone: else who "
+        "borrows evicts by shares, and nobody by this."
+    )
 
 
 class CheckRule(Model):
@@ -276,7 +279,10 @@ class ConsumedStatus(Model):
 
 
 class FairSharingStatus(Model):
-    weighted_share: Int64 = req("Dominant share of what is borrowed, in thousandths, divided by the weight.")
+    weighted_share: Int64 = req(
+        "Dominant share of what is borrowed, in thousandths, divided by the weight; 9223372036854775807 where "
+        "that is 0."
+    )
     admission_fair_sharing_status: ConsumedStatus | None = opt("Usage that decides whose turn it is.")
 
 
@@ -311,7 +317,9 @@ class LocalQueueSpec(Model):
     stop_policy: Literal["None", "Hold", "HoldAndDrain"] = Field(
         default="None", description="Hold admits nothing more; HoldAndDrain also evicts what runs."
     )
-    fair_sharing: FairSharing | None = opt("Weight among LocalQueues of the same ClusterQueue.")
+    fair_sharing: FairSharing | None = opt(
+        "Weight among LocalQueues of the same ClusterQueue, where its admissionScope has them take turns."
+    )
 
 
 class LocalQueue(Resource):

@@ -61,7 +61,7 @@ REASONS: Mapping[Reason, Advice] = {
         "If it lasts: look for pods that do not terminate (a long grace period, a finalizer, a dead node).",
     ),
     Reason.MISCONFIGURED: Advice(
-        "A queue is missing, stopped working, or is not for this namespace.",
+        "A queue is missing, stopped working, or is not for this namespace; or the job itself cannot be queued.",
         "Check the queue-name label of the job against the LocalQueues of the namespace.",
         "Repair the queue; `muster lint --cluster` finds most of these.",
     ),
@@ -71,8 +71,9 @@ REASONS: Mapping[Reason, Advice] = {
     ),
     Reason.PENDING_EVALUATION: Advice("It has not been looked at yet, or is looked at again.", _NOTHING),
     Reason.GATED: Advice(
-        "Its owner, or a program of theirs, holds it back from the queue.",
-        "Take the gate away: the annotation admission-gated-by names who put it there.",
+        "Its owner, or a program of theirs, holds it back from the queue; or what its pods need first is not there, "
+        "as the detail says.",
+        "Where no detail says otherwise: take the gate away. The annotation admission-gated-by names who put it there.",
     ),
     Reason.ON_HOLD: Advice(
         "Its LocalQueue or ClusterQueue is stopped and admits nothing.",
@@ -80,8 +81,8 @@ REASONS: Mapping[Reason, Advice] = {
         "Set stopPolicy of the queue to None.",
     ),
     Reason.DEACTIVATED: Advice(
-        "The Workload is not active: it was paused, ran for its maximum time, or a check refused it. Its condition "
-        "Evicted says which.",
+        "The Workload is not active: it was paused, ran for its maximum time, did not get ready too often, a check "
+        "refused it, or somebody set spec.active to false. If it held quota, its condition Evicted says which.",
         "Take the label pause off the job, or create the job anew.",
         "Set spec.active of the Workload to true.",
     ),
@@ -386,7 +387,7 @@ EVICTIONS: Mapping[EvictReason, str] = {
     "(reclaimWithinCohort).",
     EvictReason.IN_COHORT_FAIR_SHARING: "Its queue held a larger weighted share than the queue of the other gang.",
     EvictReason.IN_COHORT_RECLAIM_WHILE_BORROWING: "A gang of higher priority took the room while borrowing itself "
-    "(borrowWithinCohort).",
+    "(borrowWithinCohort, with the preset kueue).",
     EvictReason.FLAVOR_MIGRATION: "Another variant of the same job has room in a better flavor.",
 }
 
@@ -406,7 +407,9 @@ EVICTED: Mapping[str, Advice] = {
         "Raise waitForPodsReady.timeout where starts take longer. `muster requeue JOB` ends the backoff.",
     ),
     "NodeFailures": Advice(
-        "It lost nodes that it ran on, and there were no others in their place.",
+        "It lost a node that it ran on: that is gone or silent, lacks its devices, is tainted NoExecute, or is closed "
+        "to a pod that was to come back to it. It was stopped whole, and starts again on the nodes it has left and "
+        "others.",
         _QUEUED_AGAIN,
         "Repair the nodes that the message names, or delete them.",
     ),
@@ -429,8 +432,8 @@ EVICTED: Mapping[str, Advice] = {
         for kind in ("ClusterQueue", "LocalQueue")
     },
     "Deactivated": Advice(
-        "Its Workload was switched off: its owner paused it, somebody set spec.active to false, or its Workload or its "
-        "namespace is being deleted. The message says which.",
+        "Its Workload was switched off: its owner paused it, somebody set spec.active to false, its Workload or its "
+        "namespace is being deleted, or jobs like it are not queued any more. The message says which.",
         "Take the label pause off the job, or ask the platform team to queue it again.",
         "Queue it again: `muster requeue JOB`.",
     ),
@@ -444,7 +447,7 @@ EVICTED: Mapping[str, Advice] = {
         "Create the job anew, with more time.",
     ),
     "DeactivatedDueToAdmissionCheck": Advice(
-        "An admission check refused it.",
+        "An admission check refused it, or would add to its pods what contradicts their template or flavor.",
         "See the message of the check in the Workload's status.admissionChecks; create the job anew as it asks.",
         "See the controller that answers the check.",
     ),

@@ -284,7 +284,7 @@ def _object(api: str, kind: str, name: str, spec: dict[str, Any], namespace: str
 
 
 @click.command(epilog=examples("muster export > quota.yaml", "muster export -n team-a", "muster export -o name"))
-@asking(watch=False)
+@asking(unsaid="all of them", watch=False)
 def export(scope: Scope) -> None:
     """Print all quota objects as YAML that can be applied again.
 
@@ -535,9 +535,9 @@ def foresee(scope: Scope, files: tuple[str, ...]) -> None:
         codes="0 done, or nothing refused; 1 something was refused, or a controller leads; 4 no cluster, or no rights.",
     ),
 )
-@yes_option
+@click.option("-y", "--yes", is_flag=True, help="Do it.")
 @click.option("--unlabel", is_flag=True, help="Take the queue label off, too.")
-@asking(watch=False)
+@asking(unsaid="all of them", watch=False)
 def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
     """Give back every job that Muster holds, before it is uninstalled; without --yes, only say what would be done.
 

@@ -73,12 +73,13 @@ def lint(scope: Scope, files: tuple[str, ...], cluster: bool) -> None:
         raise fail(BAD_USE, f"no object in these files; {of_values}")
     hidden: tuple[str, ...] = ()
     made: frozenset[str] = frozenset()
+    by_shares: bool | None = None
     if cluster:
-        held, hidden, made = run(scope, _cluster_documents, "reading the cluster")
+        held, hidden, made, by_shares = run(scope, _cluster_documents, "reading the cluster")
         if hidden and not held:
             raise fail(NO_CLUSTER, f"you may not see {', '.join(hidden)}")
         documents = [*held, *documents]
-    found = [*found, *judged(documents, live=cluster and not hidden, made=made)]
+    found = [*found, *judged(documents, live=cluster and not hidden, made=made, by_shares=by_shares)]
     say(scope.output, [finding.as_json() for finding in found], _called(found), tell.findings(found))
     if hidden:
         print(f"muster: you may not see {', '.join(hidden)}: what they hold was not judged", file=sys.stderr)
@@ -119,14 +120,15 @@ def manifests(files: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
     return documents, found
 
 
-async def _cluster_documents(session: Session) -> tuple[list[Any], tuple[str, ...], frozenset[str]]:
-    """What the cluster holds; what may not be seen of it; resources that only the configuration makes."""
+async def _cluster_documents(session: Session) -> tuple[list[Any], tuple[str, ...], frozenset[str], bool]:
+    """What the cluster holds; what may not be seen of it; resources that only the configuration makes; whether it has
+    those who borrow evict by shares."""
     from admission.commands.changes import rules_in_use
 
     ask = session.ask()
     rules, *_ = await rules_in_use(session)
     made = {output for one in rules.transformations for output, _ in one.outputs}
-    return await ask.documents(), ask.hidden, frozenset(made)
+    return await ask.documents(), ask.hidden, frozenset(made), rules.promises or rules.fair_sharing
 
 
 @click.command("explain-reasons", epilog=examples("muster explain-reasons", "muster explain-reasons CohortShort"))

@@ -87,11 +87,13 @@ class Scope:
 def asking(
     *,
     namespace: bool = True,
+    unsaid: str = "that of the context",
     everywhere: bool = False,
     watch: bool = True,
     form: bool = True,
 ) -> Callable[[Command], Command]:
-    """The options of a command about a cluster; the command gets them as its first argument, a Scope."""
+    """The options of a command about a cluster; the command gets them as its first argument, a Scope. unsaid: which
+    namespace it is about where none is named."""
     options = [
         click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, else ~/.kube/config."),
         click.option("--context", help="Context of the kubeconfig.", shell_complete=_contexts),
@@ -107,6 +109,7 @@ def asking(
             default=HOME,
             show_default=True,
             envvar="MUSTER_NAMESPACE",
+            show_envvar=True,
             help="Where the controller and its Lease live.",
         ),
     ]
@@ -120,9 +123,7 @@ def asking(
     if namespace:
         options.insert(
             0,
-            click.option(
-                "-n", "--namespace", help="Default: that of the context.", shell_complete=names_of_kind("namespaces")
-            ),
+            click.option("-n", "--namespace", help=f"Default: {unsaid}.", shell_complete=names_of_kind("namespaces")),
         )
 
     def wrap(command: Command) -> Command:

@@ -94,6 +94,10 @@ def queues(scope: Scope, queue: tuple[str, ...]) -> None:
 def jobs(scope: Scope, cluster_queue: str, by: str) -> None:
     """List jobs that name a queue: state, place in the queue, reason, and where they run.
 
+    A job is held (it is not in the queue yet), waiting, paused (by its owner), reserved (it has its quota, and waits
+    for admission checks), starting (not all of its pods are ready), running, leaving (its pods are ending), finished,
+    or released: it runs without Muster.
+
     The place is among those that wait in the same LocalQueue: as the controller goes through them where the visibility
     API is served, else by priority and age.
 
@@ -148,7 +152,7 @@ def nodes(scope: Scope, per_pod: str) -> None:
 
 @click.command(epilog=examples("muster top", "muster top -n team-a", "muster top --svg now.svg    # a picture, once"))
 @click.option("--svg", type=click.Path(dir_okay=False), metavar="FILE", help="Draw it once, into an SVG file.")
-@asking(watch=False, form=False)
+@asking(unsaid="all that may be seen", watch=False, form=False)
 def top(scope: Scope, svg: str | None) -> None:
     """Watch queues, nodes and jobs on one screen, until interrupted.
 

@@ -12,8 +12,12 @@ _OPENING = """# Commands
 whoever runs them, and through a proxy as kubectl does (`proxy-url`, `HTTPS_PROXY`, `NO_PROXY`), but by HTTP alone. What
 these rights do not show is left out, and the answer says so in its last line.
 
-Exit codes: 0 yes, or done; 1 the answer is no, or the job waits; 2 bad use; 3 what was named is not there; 4 no
-cluster, or no rights; 130 interrupted. Colours and bars of progress are for terminals; `NO_COLOR=1` turns colours off.
+Exit codes: 0 yes, or done; 1 the answer is no, or the job waits; 2 bad use; 3 what was named is not there (of
+`submit` and `foresee`: it is refused); 4 no cluster, or no rights; 130 interrupted. Colours and bars of progress are
+for terminals; `NO_COLOR=1` turns colours off. Where Muster is not in the namespace `muster-system`, name its own in
+`MUSTER_NAMESPACE`, once for all commands.
+
+The program comes with the [sources](install.md#the-command-line).
 """
 
 

@@ -29,7 +29,7 @@ MANAGER = "muster-cli"
 TOGETHER = 16
 """Writes under way at once."""
 LEAVES_S = 600.0
-"""So long the pods of a gang that is queued again may take to end."""
+"""So long a pause may last by which a job is queued again."""
 
 
 class Did(Enum):
@@ -167,8 +167,9 @@ async def again(ask: Ask, wanted: str, namespace: str) -> Again:
 
 
 async def requeue(ask: Ask, what: Again, *, dry_run: bool, told: Callable[[str], None]) -> Changes:
-    """Do it. A job that runs is paused, and the pause is lifted once its room is free. Raises ApiError, and NotThere
-    when its pods do not leave within ten minutes (the job is queued again all the same)."""
+    """Do it. A job that runs is paused, and the pause is lifted once its room is free; so is one in a backoff whose
+    Workload the asker may not write. Raises ApiError, and NotThere when that takes more than ten minutes (the job is
+    queued again all the same)."""
     job, names = what.view, ask.names
     path = of_jobs(KIND_OF[job.kind]).path(job.namespace, job.name)
     subject = f"{job.kind.lower()}/{job.name}"
@@ -176,6 +177,28 @@ async def requeue(ask: Ask, what: Again, *, dry_run: bool, told: Callable[[str],
     async def pause(value: str | None) -> None:
         patch = {"metadata": {"uid": job.uid, "labels": {names.pause_label: value}}}
         await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=MANAGER)
+
+    async def by_pause(until: str, over: Callable[[Json], bool]) -> None:
+        if dry_run:
+            await pause("true")
+            return
+        label = f"label {names.pause_label}"
+        pausing = asyncio.ensure_future(pause("true"))
+        try:
+            # Not cut off in the middle: a pause that is still under way could come after it was taken back.
+            await asyncio.shield(pausing)
+            told(f"{subject} is paused ({label}) until {until}; waiting for that")
+            await _until(ask, job, over, until)
+        finally:
+            await asyncio.wait({pausing})
+            failed = pausing.exception()
+            if not (isinstance(failed, ApiError) and 400 <= failed.status < 500):  # that was refused, and never stood
+                try:
+                    await pause(None)
+                except ApiError:
+                    lifts = f"muster requeue {subject} -n {job.namespace}"
+                    told(f"{subject} may still be paused ({label}): `{lifts}` lifts it")
+                    raise
 
     if not what.step:
         return Changes((Change(subject, Did.UNCHANGED, job.namespace, what.message),), dry_run)
@@ -192,41 +215,36 @@ async def requeue(ask: Ask, what: Again, *, dry_run: bool, told: Callable[[str],
             await ask.client.merge_patch(path_, patch, dry_run=dry_run, field_manager=MANAGER)
         except Forbidden:
             # Who runs the queues may not write Workloads, and may delete one: the controller makes it anew.
-            await ask.client.delete(of_workload, uid=text(meta.get("uid")), dry_run=dry_run)
-    elif dry_run:
-        await pause("true")
-    else:
-        label = f"label {names.pause_label}"
-        pausing = asyncio.ensure_future(pause("true"))
-        try:
-            # Not cut off in the middle: a pause that is still under way could come after it was taken back.
-            await asyncio.shield(pausing)
-            told(f"{subject} is paused ({label}) until its pods have left; waiting for them")
-            await _left(ask, job)
-        finally:
-            await asyncio.wait({pausing})
-            failed = pausing.exception()
-            if not (isinstance(failed, ApiError) and 400 <= failed.status < 500):  # that was refused, and never stood
-                try:
-                    await pause(None)
-                except ApiError:
-                    lifts = f"muster requeue {subject} -n {job.namespace}"
-                    told(f"{subject} may still be paused ({label}): `{lifts}` lifts it")
+            try:
+                await ask.client.delete(of_workload, uid=text(meta.get("uid")), dry_run=dry_run)
+            except Forbidden:
+                if what.step != "hurry":
                     raise
+                # Who owns the job may do neither. After a pause it waits no more.
+                await by_pause("the controller has ended its wait", _waits_no_more)
+    else:
+        await by_pause("its pods have left", _holds_nothing)
     return Changes((Change(subject, Did.CHANGED, job.namespace, what.message),), dry_run)
 
 
-async def _left(ask: Ask, job: JobView) -> None:
-    """Until the Workload holds nothing any more."""
+def _holds_nothing(status: Json) -> bool:
+    return "admission" not in status
+
+
+def _waits_no_more(status: Json) -> bool:
+    return not obj(status.get("requeueState")).get("requeueAt")
+
+
+async def _until(ask: Ask, job: JobView, over: Callable[[Json], bool], what: str) -> None:
+    """Until that is so of its Workload's status, or it has none. Raises NotThere where `what` takes too long."""
     try:
         async with asyncio.timeout(LEAVES_S):
-            while True:
-                workload = current(await ask.workloads_of(job))
-                if workload is None or "admission" not in obj(workload.get("status")):
+            while (workload := current(await ask.workloads_of(job))) is not None:
+                if over(obj(workload.get("status"))):
                     return
                 await asyncio.sleep(0.5)
     except TimeoutError:
-        raise NotThere(f"the pods of {job.name} did not leave within {LEAVES_S:.0f} s") from None
+        raise NotThere(f"{what}: that took more than {LEAVES_S:.0f} s, of {job.name}") from None
 
 
 # ---------------------------------------------------------------- quota as files

@@ -335,6 +335,11 @@ def _with_note(row: Change, given: Json, nodes: list[dict[str, str]], queues: fr
             "it is being deleted, and Kueue lets nobody in any more; Muster will: write stopPolicy: Hold into its spec "
             "before --apply"
         )
+    if kind == "clusterqueue" and _evicts_while_borrowing(spec):
+        notes.append(
+            "nothing acts on its borrowWithinCohort: who borrows evicts by shares, whatever the priorities, unless "
+            "Muster's configuration says preset: kueue"
+        )
     if kind == "clusterqueue" and spec.get("concurrentAdmissionPolicy"):
         notes.append(
             "nothing acts on its concurrentAdmissionPolicy: each job waits for its flavors in their order, and stays "
@@ -355,6 +360,11 @@ def _with_note(row: Change, given: Json, nodes: list[dict[str, str]], queues: fr
             "start at once, and no queue is charged (docs/tasks/tenants.md)"
         )
     return replace(row, message="; ".join(notes)) if notes else row
+
+
+def _evicts_while_borrowing(spec: Json) -> bool:
+    policy = obj(obj(spec.get("preemption")).get("borrowWithinCohort")).get("policy")
+    return policy not in (None, "Never")
 
 
 # ---------------------------------------------------------------- jobs

@@ -1024,7 +1024,7 @@ def _unread_there(
     with tools that put the same on a job and its pods."""
     read = next((where for where, keys in names.said_by_owners.items() if key in keys), None)
     if read is None:
-        if key in (names.priority_boost_annotation, names.allowed_flavors_annotation):
+        if key in names.said_of_workloads:
             return "which is read of Workloads only"
         if key in names.all_keys:
             return ""

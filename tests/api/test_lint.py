@@ -181,6 +181,20 @@ ROWS: dict[str, str] = {
             "    policy: LowerPriority",
         ),
     ),
+    "eviction while borrowing, which shares decide": queue(
+        "a",
+        ("h100", {"nominalQuota": 8}),
+        more=(*LAB, "preemption:", "  borrowWithinCohort: # <- preemption-without-effect", "    policy: LowerPriority"),
+    )
+    + PAIR,
+    "eviction while borrowing, which Kueue's rules know": (
+        queue(
+            "a",
+            ("h100", {"nominalQuota": 8}),
+            more=(*LAB, "preemption:", "  reclaimWithinCohort: Any", "  borrowWithinCohort: {policy: LowerPriority}"),
+        )
+        + PAIR
+    ).replace(API, "kueue.x-k8s.io/v1beta2"),
     "a flavor that is not there": queue("a", ("h100 # <- flavor-missing", {"nominalQuota": 8}))
     + flavor("h10", mark="flavor-unused"),
     "a flavor without nodes": queue("a", ("h100", {"nominalQuota": 8}))

@@ -222,6 +222,38 @@ def test_each_value_of_a_row_changes_what_is_rendered(row: str) -> None:
         assert rendered(row) != without, path
 
 
+def test_the_reference_writes_values_as_people_do() -> None:
+    page = reference.values()
+    assert "`auto`, `true`, `false`" in page
+    assert "lets nothing through. `webhook`: a webhook" in page, "items of a list are told apart"
+
+
+def test_what_people_may_write_on_jobs_and_workloads_is_explained() -> None:
+    page, names = reference.labels(), Names()
+    for key in (*frozenset().union(*names.said_by_owners.values()), *names.said_of_workloads):
+        assert re.search(rf"(?m)^[|] `{re.escape(key)}` [|] (label|annotation) [|] \w", page), key
+    for line in page.splitlines():
+        assert not line.endswith("|  |"), line
+
+
+def test_the_guide_tells_all_that_the_controller_may() -> None:
+    """Each resource of its roles, by its kind, in the section on rights."""
+    page = (ROOT / "docs" / "install.md").read_text()
+    said = re.sub(r"[^a-z]", "", page.partition("\n## Rights\n")[2].partition("\n## ")[0].lower())
+    named = {
+        resource.partition("/")[0]
+        for role in roles.roles_by_mode(Names())
+        if role["metadata"]["name"] in ("muster-controller", "muster-hold-proof", "muster-front-proxy")
+        for rule in role.get("rules", ())
+        if rule["apiGroups"] != [Names().group]
+        for resource in rule["resources"]
+    }
+    for resource in sorted(named):
+        assert resource.replace("policybindings", "policies").removesuffix("s") in said, resource
+    assert "deletepods" in said
+    assert "createjobsinthenamespacedefault" in said
+
+
 def test_the_reference_is_in_step() -> None:
     assert reference.main(["--check"]) == 0
 

@@ -67,6 +67,23 @@ def test_the_reference_is_the_code_s() -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("export", "Default: all of them."),
+        ("release-all", "Default: all of them."),
+        ("release-all", "-y, --yes Do it."),
+        ("top", "Default: all that may be seen."),
+        ("why", "Default: that of the context."),
+        ("why", "[env var: MUSTER_NAMESPACE; default: muster-system]"),
+        ("jobs", "released: it runs without Muster"),
+        ("controller", "else ~/.kube/config"),
+    ],
+)
+def test_help_says_what_happens_where_nothing_is_said(command: str, says: str) -> None:
+    assert says in " ".join(CliRunner().invoke(cli, [command, "--help"]).stdout.split())
+
+
+@pytest.mark.parametrize(
     ("said", "told"),
     [
         (
@@ -319,6 +336,26 @@ async def test_who_may_only_delete_workloads_queues_a_job_again_by_that(
     await run(world, tmp_path, "requeue", "train", "-n", "ml")
     with pytest.raises(NotFound):
         await world.client.get(f"{WORKLOADS}/job-train")
+
+
+async def test_who_may_write_no_workload_ends_a_backoff_by_a_pause(world: World, tmp_path: Path) -> None:
+    """As the owner of a job, who has the role `edit` in its namespace."""
+    await lab(world)
+    await with_workload(world, job("train"), dict(BACKOFF))
+    world.denied = {"PATCH workloads", "DELETE workloads"}
+    await run(world, tmp_path, "requeue", "train", "-n", "ml", "--dry-run")
+    asked = asyncio.ensure_future(run(world, tmp_path, "requeue", "train", "-n", "ml"))
+
+    async def labelled() -> bool:
+        return NAMES.pause_label in (await world.client.get(f"{JOBS}/train"))["metadata"]["labels"]
+
+    while not asked.done() and not await labelled():
+        await asyncio.sleep(0.02)
+    held = await world.client.get(f"{WORKLOADS}/job-train")
+    held["status"] = {"conditions": []}  # what the controller writes of one that is paused
+    await world.client.put(f"{WORKLOADS}/job-train/status", held)
+    assert "job/train -n ml changed" in (await asked).stdout
+    assert not await labelled()
 
 
 async def test_requeue_of_one_that_runs_pauses_it_until_its_room_is_free(world: World, tmp_path: Path) -> None:
@@ -611,6 +648,23 @@ async def test_import_from_kueue(world: World, tmp_path: Path, arguments: list[s
     files = [str(tmp_path / one) if one.endswith(".yaml") else one for one in arguments]
     told = await run(world, tmp_path, "import", *files, "--from", "kueue", code=code)
     assert says in " ".join(told.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [("{}", True), ("preset: kueue", False), ("{preset: kueue, fairSharing: {}}", True)],
+    ids=["Muster's rules", "Kueue's", "Kueue's fair sharing"],
+)
+async def test_what_says_nothing_is_judged_by_the_rules_of_the_cluster(
+    world: World, tmp_path: Path, config: str, found: bool
+) -> None:
+    await lab(world)
+    await configured(world, config)
+    made = cluster_queue("team-c", 8)
+    made["spec"]["preemption"] = {"reclaimWithinCohort": "Any", "borrowWithinCohort": {"policy": "LowerPriority"}}
+    await world.put(made)
+    told = json.loads((await run(world, tmp_path, "lint", "--cluster", "-o", "json", code=1)).stdout)
+    assert ("preemption-without-effect" in {one["rule"] for one in told}) is found
 
 
 @pytest.mark.parametrize("command", ["import", "submit", "lint"])

@@ -1037,6 +1037,16 @@ IN_KUEUE_MODE: dict[str, tuple[WorkloadView, Any]] = {
 }
 
 
+def test_without_wait_for_pods_ready_only_pods_that_cannot_be_placed_send_a_gang_back() -> None:
+    """`waitForPodsReady.enable: false`, and podsUnschedulableTimeout."""
+    off = replace_in(SETTINGS, pods_ready_ms=None, recovery_ms=None)
+    seen, evicted = ROWS["a pinned pod that cannot be scheduled"]
+    assert next_step(seen, off, NOW).step == evicted
+    unready, later = replace_in(seen, pods=PodTally(live=2, last_created_at=NOW)), NOW + 3_600_000
+    assert next_step(unready, SETTINGS, later).step is not None
+    assert next_step(unready, off, later).step is None
+
+
 @pytest.mark.parametrize("name", IN_KUEUE_MODE)
 def test_what_is_due_for_who_waits_in_kueue_mode(name: str) -> None:
     """The same with a job and without."""

@@ -1043,6 +1043,7 @@ async def test_a_webhook_that_nobody_answers_is_told_of_each_job(kueue):
 FLAVOR_ = theirs("ResourceFlavor", {"nodeLabels": {"gpu": "h100"}})
 LOCAL = theirs("LocalQueue", {"clusterQueue": "team-a"}, namespace="ml")
 TO_X = theirs("LocalQueue", {"clusterQueue": "x"}, namespace="ml")
+BORROWING = {"reclaimWithinCohort": "Any", "borrowWithinCohort": {"policy": "LowerPriority"}}
 MOVING = {**SPEC, "concurrentAdmissionPolicy": {"migration": {"mode": "TryPreferredFlavors"}}}
 FAR = theirs("AdmissionCheck", {"controllerName": f"{KUEUE_GROUP}/multikueue"}, name="far")
 ASKING = {**SPEC, "admissionChecksStrategy": {"admissionChecks": [{"name": "far"}]}}
@@ -1108,6 +1109,11 @@ QUOTA: dict[str, tuple[list[Json], list[Json], list[tuple[str, str, str]]]] = {
             ("localqueue/x", "created", ""),
             ("localqueue/x", "created", "there is no ClusterQueue x: its jobs wait until there is"),
         ],
+    ),
+    "a queue that evicts while it borrows": (
+        [theirs("ClusterQueue", {**SPEC, "preemption": BORROWING})],
+        [],
+        [("clusterqueue/x", "created", "nothing acts on its borrowWithinCohort: who borrows evicts by shares")],
     ),
     "variants of jobs": (
         [theirs("ClusterQueue", MOVING)],

@@ -83,6 +83,8 @@ ELSEWHERE = (
     Elsewhere("docs/install.md", "helm install muster charts/muster", by=_GUIDE),
     Elsewhere("docs/install.md", "for team in", by=_GUIDE),
     Elsewhere("docs/install.md", "kind create cluster", because="needs Docker"),
+    Elsewhere("docs/install.md", "docker build --tag REGISTRY", because="needs Docker, and a registry"),
+    Elsewhere("docs/install.md", "python3 -m venv", because="asks a package index; .ci/run plays it"),
     Elsewhere(
         "docs/install.md",
         "kubectl apply --server-side -k config",

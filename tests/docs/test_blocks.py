@@ -244,3 +244,14 @@ def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text("utf-8")):
         if not target.startswith(("http://", "https://", "mailto:")):
             assert (path.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", path.read_text("utf-8")):
+        page = path.parent / target if target else path
+        if not target.startswith("http") and page.suffix == ".md":
+            assert anchor in anchors(page), (target, anchor)
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings of a page, as GitHub makes them."""
+    text = re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text("utf-8"))
+    bare = [re.sub(r"[^\w\- ]", "", heading.strip().lower()) for heading in re.findall(r"(?m)^#+ (.*)$", text)]
+    return {heading.replace(" ", "-") for heading in bare}
