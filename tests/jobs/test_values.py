@@ -384,6 +384,9 @@ def test_a_workload_says_what_its_job_says() -> None:
     assert meta["ownerReferences"][0] | {"uid": "u", "controller": True} == meta["ownerReferences"][0]
     assert matches(made, JOB, raw, NAMES)
     assert values.workload(made, NAMES)[0].gated == "held back by x"
+    # It is told of each job on the page, of which an answer has a thousand.
+    made["metadata"]["annotations"][NAMES.gated_by_annotation] = "é" * (30 << 10)
+    assert len(values.workload(made, NAMES)[0].gated) < 300
     for change in ({"parallelism": 3}, {"completions": 5}):
         assert not matches(made, JOB, {**raw, "spec": {**raw["spec"], **change}}, NAMES)
 
