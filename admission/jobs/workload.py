@@ -105,7 +105,8 @@ def build_workload(
     labels, annotations = texts(meta.get("labels")), texts(meta.get("annotations"))
     slots = kind.slots(owned)
     # Refused when it is created, where the rules of hold are in force; what is beyond them cannot be started, or ended.
-    problems = list(excess(kind, owned, limits))
+    beyond = excess(kind, owned, limits)
+    problems = list(beyond)
     pod_sets = []
     specs: list[Json] = []
     """Of the pods, with nothing added to them."""
@@ -136,7 +137,7 @@ def build_workload(
             refused = refused or beyond_defaults(spec, limit_ranges)
             if runtime_classes is not None and not unknown:
                 refused += beside_class(spec, runtime_class)
-        if slot.count > _MOST_PODS:
+        if slot.count > _MOST_PODS and not beyond:  # of too many Jobs it is told those
             problems.append(
                 f"pod set {slot.pod_set}: {slot.count} pods are more than a Workload can have of one ({_MOST_PODS})"
             )
