@@ -585,6 +585,13 @@ def test_in_kueue_mode_a_job_of_kueues_runs_with_what_the_chart_gives(plane: Con
             names.group,
             names.visibility_group,
         }
+        guard = template({"apiGroup": KUEUE_GROUP, "hold": "policy", "refuseBarePods": ["nvidia.com/gpu"]})
+        guard = [one for one in guard if one["metadata"]["name"] == "muster-bare-pods"]
+        cp.apply(guard)
+        for labels in ({}, {names.managed_label: "true"}, {names.workload_uid_label: "x"}):
+            meta = {"name": "bare", "namespace": "team-a", "labels": labels}
+            bare = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod_template(1)["spec"]}
+            cp.wait(partial(_kept_out, cp, bare), 20, f"a bare pod with {labels} to be refused")
         with running(cp, tmp_path, [cp.get("configmaps", "muster-controller", HOME)], group=names.group) as muster:
             muster.started()
             quota = {"nvidia.com/gpu": 16}
@@ -625,6 +632,8 @@ def test_in_kueue_mode_a_job_of_kueues_runs_with_what_the_chart_gives(plane: Con
             # The one that ran keeps its place: had it been switched on at once, it could have come first again.
             with _switched_off(cp, "runs", "Deactivated"):
                 cp.wait(lambda: cp.get("jobs", "waits", "team-a")["status"].get("active"), 30, "the other to run")
+        for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            cp.delete(kind, "muster-bare-pods")
         _follow(prompt, "docs/migrate.md", "helm uninstall muster")
         assert there == {
             crd["metadata"]["name"]: crd["metadata"]["uid"] for crd in cp.list("customresourcedefinitions")
@@ -633,6 +642,15 @@ def test_in_kueue_mode_a_job_of_kueues_runs_with_what_the_chart_gives(plane: Con
         assert held == {"runs": True, "waits": False}
         for name in held:
             cp.delete("jobs", name, "team-a", propagationPolicy="Background")
+
+
+def _kept_out(cp: ControlPlane, pod: Object) -> bool:
+    """Is a pod refused for what it asks for?"""
+    try:
+        cp.create(pod, dryRun="All")
+    except ApiError as error:
+        return "instead of a pod" in str(error)
+    return False
 
 
 @contextlib.contextmanager

@@ -566,6 +566,8 @@ def test_the_jobs_of_a_jobset_are_its_own(plane: ControlPlane, tenant: ApiClient
     forged["metadata"]["ownerReferences"] = child["metadata"]["ownerReferences"]
     assert "made and changed by the JobSet controller" in _refused(lambda: tenant.create(forged))
     plane.wait(lambda: condition(plane.get("jobsets", "set", SPACE), "Suspended"), 20, "the JobSet to be seen")
+    # As by `kubectl label jobs --all`: it is started with its JobSet, whose Jobs have no queue of their own.
+    tenant.patch("jobs", "set-workers-0", {"metadata": {"labels": LABEL}}, SPACE)
     start(muster, JOBSET, "set", driver="0", workers="1234")
     pods_of(plane, "set", 5)
     edits.pop("resources")  # the API server itself refuses it of a Job that runs

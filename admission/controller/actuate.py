@@ -104,6 +104,8 @@ _ADMITTED: Condition = (ADMITTED, True, "Admitted", "The workload is admitted")
 
 _LONGEST_REFUSAL = 700
 """Of what a condition and an Event (1,024 bytes) quote."""
+_PAGES_OF_EVENTS = 20
+"""Of 500 Events each: so many are read for one gang that lacks pods."""
 _MOST_RESOURCES = 64
 """Of a pod set, in status.resourceRequests: the API server stores no more. Its template says them, too."""
 _MOST_FLAVORS = 64
@@ -512,15 +514,19 @@ class Actuator:
         if key[0] == JOBSET.kind:  # which may have thousands of Jobs
             about = [f"reason={PODS_REFUSED},involvedObject.kind={JOB.kind}"]
             about.append(f"reason={JOBS_REFUSED},involvedObject.kind={JOBSET.kind}")
-        last = (0, "")  # no more is kept: anybody who makes jobs may make Events of them
+        last = (0, "")  # no more is kept, nor are all read: anybody who makes jobs may make Events of them
         try:
             for selector in about:
                 pages = self._client.list_pages(EVENTS.path(key[1]), field_selector=selector, attempts=1)
                 async with aclosing(pages):
+                    read = 0
                     async for page in pages:
                         events = map(msgspec.json.decode, page.items)
                         said = (said_of(one) for one in events if one["involvedObject"].get("uid") in makers)
                         last = max([last, *said])
+                        read += 1
+                        if read == _PAGES_OF_EVENTS:
+                            break
         except (ApiError, OSError, TimeoutError) as error:
             log.debug("refusals not read", kind=key[0], namespace=key[1], name=key[2], error=str(error))
         return lifecycle.Refusal(at, last[0], last[1][:_LONGEST_REFUSAL])

@@ -219,10 +219,11 @@ def _patch(op: str, path: str, value: str | None = None) -> str:
 
 def _held(names: Names, *, governed: bool) -> str:
     """`jobs.hold._is_held`."""
+    may_be = f"!variables.is_us && !({_child('object')} && variables.is_jobset_controller)"
     if governed:
-        return f"!variables.is_us && !({_child('object')} && variables.is_jobset_controller)"
+        return may_be
     return (
-        f"!variables.is_us && ({_queued(names)} || "
+        f"{may_be} && ({_queued(names)} || "
         f"({_OLD} && ({_child('oldObject')} || {_marked('oldObject', names)}) && !variables.is_jobset_controller))"
     )
 

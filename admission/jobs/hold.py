@@ -239,11 +239,13 @@ def _is_held(old: Json | None, new: Json, caller: Caller, names: Names, identiti
     """Is `spec.suspend` of this job ours to say, in this request?"""
     if caller.is_us(names) and old is not None:
         return False
+    if _is_child(new) and caller.is_jobset_controller(identities):
+        return False  # whatever label somebody put on it: its JobSet is what is held
     if names.queue_label in labels_of(new) or (old is not None and names.queue_label in labels_of(old)):
         return True
     if old is not None and (_is_child(old) or _is_marked(old, names)) and not caller.is_jobset_controller(identities):
         return True
-    return governed and not (_is_child(new) and caller.is_jobset_controller(identities))
+    return governed
 
 
 def default_queue(new: Json, names: Names) -> list[Operation]:

@@ -728,6 +728,10 @@ def _said_rarely(spec: Json, status: Json, problems: list[str]) -> dict[str, Any
     }
 
 
+_LONGEST_GATE = 256
+"""Characters of what holds a gang back that are told: an annotation of its job, which may have 64 KiB."""
+
+
 def _said_in_meta(meta: Json, names: Names) -> dict[str, Any]:
     """The same of what annotations and owners say."""
     annotations = texts(meta.get("annotations"))
@@ -737,7 +741,7 @@ def _said_in_meta(meta: Json, names: Names) -> dict[str, Any]:
     parent = next((ref for ref in owners if ref.get("kind") == "Workload"), {})
     return {
         "allowed_flavors": None if allowed is None else frozenset(f.strip() for f in allowed.split(",") if f.strip()),
-        "gated": f"held back by {gated}" if gated else "",
+        "gated": f"held back by {gated[:_LONGEST_GATE]}" if gated else "",
         "parent_uid": text(parent.get("uid")),
         "priority_boost": boost_of(annotations.get(names.priority_boost_annotation, "")) or 0,
         "unmanaged": _started_by_kueue(owners) if names.as_kueue else "",

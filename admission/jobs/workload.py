@@ -66,6 +66,7 @@ TEMPLATES_BYTES = 1 << 20
 written to the same Workload."""
 _TOLD = 3
 """Of what LimitRanges refuse in a pod set, so that an Event holds what is wrong with others, too."""
+_MOST_PODS = 2**31 - 1
 _LABEL_LIMIT = 63
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -104,7 +105,8 @@ def build_workload(
     labels, annotations = texts(meta.get("labels")), texts(meta.get("annotations"))
     slots = kind.slots(owned)
     # Refused when it is created, where the rules of hold are in force; what is beyond them cannot be started, or ended.
-    problems = list(excess(kind, owned, limits))
+    beyond = excess(kind, owned, limits)
+    problems = list(beyond)
     pod_sets = []
     specs: list[Json] = []
     """Of the pods, with nothing added to them."""
@@ -135,6 +137,10 @@ def build_workload(
             refused = refused or beyond_defaults(spec, limit_ranges)
             if runtime_classes is not None and not unknown:
                 refused += beside_class(spec, runtime_class)
+        if slot.count > _MOST_PODS and not beyond:  # of too many Jobs it is told those
+            problems.append(
+                f"pod set {slot.pod_set}: {slot.count} pods are more than a Workload can have of one ({_MOST_PODS})"
+            )
         problems.extend(f"pod set {slot.pod_set}: none of its pods can be made: {one}" for one in refused[:_TOLD])
         by_name = asked_by_class_name(entry["template"])
         if devices is not None and (items(spec.get("resourceClaims")) or by_name):

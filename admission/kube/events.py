@@ -4,8 +4,8 @@ An Event is news, not state: losing one harms nothing, and writing one must harm
 it; a background task writes. The same news about the same object is one Event with a count: the first time creates it,
 repeats raise the count at most once in `repeat_every` seconds, and each time later again, up to ten minutes: what is
 said for as long as somebody leaves it so costs nothing much, and its Event is there. The queue is bounded (the oldest
-goes first), each object has an allowance, and all of them together have a rate. What was left out is counted in
-`dropped`.
+of the namespace with the most goes first), namespaces take turns, each object has an allowance, and all of them
+together have a rate. What was left out is counted in `dropped`.
 
 The form is core/v1, which every kubectl sorts, counts and shows; events.k8s.io/v1 is another view of the same objects.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
@@ -53,6 +53,50 @@ class _News:
     unwritten: int = 0  # repeats since
     pause: float = 0.0  # after its count was raised
     again_at: float = 0.0  # clock
+
+
+_NO_NEWS: Mapping[_Key, _News] = {}
+
+
+class _Waiting:
+    """News that is to be written, oldest first; namespaces take turns, so that none is kept waiting by another's."""
+
+    def __init__(self) -> None:
+        self._lanes: OrderedDict[str, OrderedDict[_Key, _News]] = OrderedDict()
+        """Namespace -> its news. The first is next, and none is empty."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lanes.values()))
+
+    def get(self, key: _Key) -> _News | None:
+        return self._lanes.get(key[1], _NO_NEWS).get(key)
+
+    def put(self, key: _Key, news: _News) -> None:
+        self._lanes.setdefault(key[1], OrderedDict())[key] = news
+
+    def next(self, but: Container[str]) -> _Key | None:
+        """Of these namespaces none."""
+        lane = next((name for name in self._lanes if name not in but), None)
+        return None if lane is None else next(iter(self._lanes[lane]))
+
+    def take(self, key: _Key) -> _News | None:
+        """Its namespace has had its turn. None where it was dropped meanwhile."""
+        lane = self._lanes.pop(key[1], OrderedDict())
+        news = lane.pop(key, None)
+        if lane:
+            self._lanes[key[1]] = lane
+        return news
+
+    def drop(self) -> None:
+        """The oldest of the namespace with the most."""
+        most = max(self._lanes, key=lambda name: len(self._lanes[name]))
+        self._lanes[most].popitem(last=False)
+        if not self._lanes[most]:
+            del self._lanes[most]
+
+    def forget(self, namespace: str) -> int:
+        """How many were dropped."""
+        return len(self._lanes.pop(namespace, ()))
 
 
 class EventRecorder:
@@ -97,7 +141,7 @@ class EventRecorder:
         self._clock = clock
         self._wall = wall or client.clock.wall
         self._sleep = sleep
-        self._queue: OrderedDict[_Key, _News] = OrderedDict()
+        self._queue = _Waiting()
         self._written: OrderedDict[_Key, _News] = OrderedDict()
         self._repeated: dict[_Key, None] = {}
         self._allowance: OrderedDict[tuple[str, str, str, str], tuple[float, float]] = OrderedDict()
@@ -139,9 +183,9 @@ class EventRecorder:
             self.dropped["object"] += 1
             return
         if len(self._queue) >= self._limit:
-            self._queue.popitem(last=False)
+            self._queue.drop()
             self.dropped["queue"] += 1
-        self._queue[key] = _News(about, type, reason, note, action or reason, now, now, dict(annotations or {}))
+        self._queue.put(key, _News(about, type, reason, note, action or reason, now, now, dict(annotations or {})))
         self._wake.set()
 
     async def run(self) -> None:
@@ -166,7 +210,7 @@ class EventRecorder:
         async with asyncio.TaskGroup() as group:
             while True:
                 slow = {namespace: writing for namespace, writing in slow.items() if not writing.done()}
-                key = next((key for key in self._queue if key[1] not in slow), None)
+                key = self._queue.next(but=slow)
                 due = everything or self._clock() >= self._flushed_at + self._repeat_every
                 if key is None and self._repeated and due:
                     self._flushed_at = self._clock()
@@ -187,7 +231,7 @@ class EventRecorder:
                     slow[key[1]] = writing
 
     async def _write_new(self, key: _Key) -> None:
-        news = self._queue.pop(key, None)
+        news = self._queue.take(key)
         if news is None:
             return
         self._written[key] = news  # from here on the same news is a repeat
@@ -239,10 +283,7 @@ class EventRecorder:
 
     def _forget(self, namespace: str) -> None:
         """Where no Event can be made any more: the news of others does not wait until each of these is refused."""
-        gone = [key for key, news in self._queue.items() if news.regarding.get("namespace", "") == namespace]
-        for key in gone:
-            del self._queue[key]
-        self.dropped["refused"] += len(gone)
+        self.dropped["refused"] += self._queue.forget(namespace)
 
     async def _create(self, news: _News) -> None:
         namespace = news.regarding.get("namespace") or "default"

@@ -43,8 +43,9 @@ MOST_STREAMS, MOST_STREAMS_OF_ONE = 128, 8
 STREAM_S = 600.0
 """A stream ends after so long, and its page comes again, with its rights looked up anew."""
 TICK_S, QUIET_S = 1.0, 15.0
-FRESH_S, MOST_ANSWERS = 1.0, 64
-"""An answer is given again for so long, though something has changed; its `revision` says of when it is."""
+FRESH_S, MOST_ANSWERS, MOST_BYTES = 1.0, 64, 16 << 20
+"""An answer is given again for so long, though something has changed; its `revision` says of when it is. So many are
+kept, of so many bytes together."""
 OLD_S = 10.0
 """After so long it is found anew in any case: the time that it tells goes on where nothing happens."""
 MOST_REVIEWS = 8
@@ -72,6 +73,8 @@ class Page:
         self._closing = asyncio.Event()
         self._answers: OrderedDict[tuple[str, Sight], tuple[int, float, bytes]] = OrderedDict()
         """(revision, when, body) of what was asked of late: many pages cost hardly more than one."""
+        self._bytes = 0
+        """Of these bodies."""
         folder = resources.files("admission.web") / "static"
         self._files = {name: ((folder / file).read_bytes(), kind) for name, (file, kind) in FILES.items()}
         self.routes = [
@@ -147,10 +150,7 @@ class Page:
                 if known is None or time.monotonic() - known[1] >= fresh:
                     about = {"now": source.now(), "leading": source.leading(), "revision": source.revision}
                     body = json.dumps(about | answer(request, sight)).encode()
-                    known = self._answers[asked] = (source.revision, time.monotonic(), body)
-                    self._answers.move_to_end(asked)
-                    while len(self._answers) > MOST_ANSWERS:
-                        self._answers.popitem(last=False)
+                    known = self._keep(asked, (source.revision, time.monotonic(), body))
             except web.HTTPException as refused:
                 return _refused(refused)
             except ValueError as error:
@@ -158,6 +158,14 @@ class Page:
             return web.Response(body=known[2], content_type="application/json", headers=headers)
 
         return answered
+
+    def _keep(self, asked: tuple[str, Sight], answer: tuple[int, float, bytes]) -> tuple[int, float, bytes]:
+        old = self._answers.pop(asked, None)
+        self._answers[asked] = answer
+        self._bytes += len(answer[2]) - (len(old[2]) if old is not None else 0)
+        while len(self._answers) > MOST_ANSWERS or self._bytes > MOST_BYTES:
+            self._bytes -= len(self._answers.popitem(last=False)[1][2])
+        return answer
 
     def _me(self, _: web.Request, sight: Sight) -> Json:
         return {

@@ -7,8 +7,10 @@ import json
 import re
 import shutil
 from collections.abc import Iterable
+from itertools import combinations
 from pathlib import Path
 
+import cel
 import pytest
 import yaml
 
@@ -63,6 +65,7 @@ MATRIX: dict[str, Object] = {
         "config": {"namespaceSelector": SELECTOR},
         "refuseBarePods": ["nvidia.com/gpu", "amd.com/gpu"],
     },
+    "kueue-bare-pods": {"apiGroup": KUEUE_GROUP, "hold": "policy", "refuseBarePods": ["nvidia.com/gpu"]},
     "priorities": {"hold": "policy", "restrictPriorities": ["urgent", "soon"]},
     "kinds-elsewhere": {"crds": {"install": False}},
     "one-replica": {"replicas": 1, "affinity": {"nodeAffinity": {}}, "priorityClassName": ""},
@@ -308,6 +311,30 @@ def test_the_policies_are_those_that_the_program_looks_for(row: str, namespace: 
     if MATRIX[row].get("refuseBarePods"):
         pods = made["ValidatingAdmissionPolicy", "muster-bare-pods"]["spec"]["matchConstraints"]["namespaceSelector"]
         assert pods == selector_of(file, namespace)
+
+
+def looks_at(policy: Object, pod: Object) -> bool:
+    """Does a policy of pods look at this one?"""
+    spec = policy["spec"]
+    wanted, labels = spec["matchConstraints"].get("objectSelector", {}).get("matchExpressions", ()), pod["metadata"]
+    there = labels.get("labels", {})
+    context = cel.Context(variables={"object": pod})
+    return all((one["key"] in there) is (one["operator"] == "Exists") for one in wanted) and all(
+        cel.compile(one["expression"]).execute(context) is True for one in spec.get("matchConditions", ())
+    )
+
+
+@needs_helm
+@pytest.mark.parametrize("row", ["bare-pods", "kueue-bare-pods"])
+def test_every_pod_is_of_a_gang_or_bare(row: str) -> None:
+    names = Names(MATRIX[row].get("apiGroup", "muster.dev"))
+    made = {one["metadata"]["name"]: one for one in rendered(row) if one["kind"] == "ValidatingAdmissionPolicy"}
+    keys = (names.managed_label, names.workload_uid_label, "app")
+    for labels in (dict.fromkeys(some, "x") for n in range(len(keys) + 1) for some in combinations(keys, n)):
+        of_gang = labels.keys() >= set(names.gang_marks)
+        pod = {"metadata": {"labels": labels} if labels else {}}
+        assert looks_at(made["muster-pods"], pod) is of_gang, labels
+        assert looks_at(made["muster-bare-pods"], pod) is not of_gang, labels
 
 
 @needs_helm

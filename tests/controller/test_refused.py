@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from aiohttp import web
 
 from admission.controller.lifecycle import Next, next_step
 from admission.jobs.kinds import JOBSET
@@ -100,3 +101,25 @@ async def test_who_is_not_known_to_be_refused_has_its_time(world: World, what: s
         due = next_step(controller.world.sight(("Job", "ml", "train"), NOW), controller.settings, NOW)
     assert due == Next(None, NOW + 300_000)
     assert await evicted(world) is None
+
+
+async def test_of_events_without_end_some_are_read(world: World) -> None:
+    """Anybody who makes jobs may make Events of them, and each gang that lacks pods has them read."""
+    made = await a_gang(world, "Job")
+    about = {"kind": "Job", "namespace": "ml", "name": "train", "uid": made["metadata"]["uid"]}
+    at = {"lastTimestamp": rfc3339(NOW - 60_000)}
+    page = [{"metadata": {"name": f"e-{n}"}, "involvedObject": about, "message": QUOTA, **at} for n in range(500)]
+    asked = []
+
+    def endless(request: web.Request) -> web.Response | None:
+        if request.method != "GET" or not request.path.endswith("/events"):
+            return None
+        asked.append(request.path)
+        more = {"continue": "more"} if len(asked) < 200 else {}
+        return web.json_response({"metadata": {"resourceVersion": "1", **more}, "items": page})
+
+    world.sandbox.faults.append(endless)
+    async with running(world):
+        left = entry(await until(lambda: evicted(world)), "Evicted")
+    assert left["message"].endswith(QUOTA), "what was read counts"
+    assert len(asked) <= 20

@@ -139,6 +139,10 @@ def test_a_labelled_job_is_created_suspended(suspend: bool | None, caller: Calle
             None,
             False,
         ),
+        # ... which somebody gave a queue, as a tool may that gives one to every Job
+        (None, job(suspend=False, ownerReferences=CHILD), JOBSETS, None, False),
+        (job(ownerReferences=CHILD), job(suspend=False, ownerReferences=CHILD), OTHER_JOBSETS, None, False),
+        (job(ownerReferences=CHILD), job(suspend=False, ownerReferences=CHILD), TENANT, None, True),
         # our note
         (job(), job(started=True), TENANT, SAY.inverse, True),
         (job(suspend=False, started=True), job(suspend=False), ADMIN, SAY.label, False),

@@ -29,8 +29,9 @@ from admission.engine.model import (
 )
 from admission.jobs import values
 from admission.jobs.devices import Asks, DeviceClass, Devices, Template
-from admission.jobs.kinds import JOB, view
+from admission.jobs.kinds import JOB, JOBSET, view
 from admission.jobs.pins import start
+from admission.jobs.requests import Limits
 from admission.jobs.workload import build_workload, matches, workload_name
 from admission.names import EQUAL_COMPLETIONS, HOSTNAME_LABEL, KUEUE_GROUP, MUSTER_GROUP, OF_DEVICE_CLASS, Names
 from tests.jobs.test_kinds import job
@@ -384,6 +385,9 @@ def test_a_workload_says_what_its_job_says() -> None:
     assert meta["ownerReferences"][0] | {"uid": "u", "controller": True} == meta["ownerReferences"][0]
     assert matches(made, JOB, raw, NAMES)
     assert values.workload(made, NAMES)[0].gated == "held back by x"
+    # It is told of each job on the page, of which an answer has a thousand.
+    made["metadata"]["annotations"][NAMES.gated_by_annotation] = "é" * (30 << 10)
+    assert len(values.workload(made, NAMES)[0].gated) < 300
     for change in ({"parallelism": 3}, {"completions": 5}):
         assert not matches(made, JOB, {**raw, "spec": {**raw["spec"], **change}}, NAMES)
 
@@ -580,6 +584,18 @@ def test_a_label_that_no_local_queue_can_be_called_is_said_and_not_tried(queue: 
     """A label value may be more than a name of an object; CRDs refuse a Workload with such a queue."""
     _, problems = build_workload(JOB, job(labels={NAMES.queue_label: queue}), NAMES)
     assert [repr(queue) in problem for problem in problems] == ([] if can_be else [True])
+
+
+@pytest.mark.parametrize(("replicas", "pods"), [(1, None), (2, 2**31), (2**31 - 1, 2**30 * (2**31 - 1))])
+def test_more_pods_than_a_workload_can_count_are_said_and_not_tried(replicas: int, pods: int | None) -> None:
+    """Of the Jobs of a JobSet each may have as many as the kind allows."""
+    raw = job(parallelism=2**30, completions=2**30)
+    inner = {key: value for key, value in raw["spec"].items() if key != "suspend"}
+    entry = {"name": "workers", "replicas": replicas, "template": {"spec": inner}}
+    made = {**raw, "apiVersion": JOBSET.api_version, "kind": "JobSet", "spec": {"replicatedJobs": [entry]}}
+    _, problems = build_workload(JOBSET, made, NAMES, limits=Limits(child_jobs=2**31))
+    wanted = [f"pod set workers: {pods} pods are more than a Workload can have of one (2147483647)"] if pods else []
+    assert [one for one in problems if "pods are more" in one] == wanted
 
 
 @pytest.mark.parametrize("group", [MUSTER_GROUP, KUEUE_GROUP])

@@ -114,6 +114,22 @@ async def test_junk_does_not_push_out_those_who_are_known():
     assert reviewer.asked["junk-0"] == 2
 
 
+async def test_what_many_people_may_in_many_namespaces_is_asked_once():
+    """As by the pages that all teams have open, each of which looks again with every change."""
+    reviewer = Reviewer()
+    reviewer.gate.set()
+    found = Access(reviewer, clock=lambda: 0.0)
+    people = [{"username": f"user-{n}", "groups": ["system:authenticated"]} for n in range(40)]
+    for _ in range(2):
+        for user in people:
+            for n in range(300):
+                assert await found.allowed(user, "muster.dev", "workloads", "list", namespace=f"team-{n}")
+    assert reviewer.asked == {"workloads": 40 * 300}
+    for n in range(access.MOST_ANSWERS):
+        await found.allowed(people[0], "muster.dev", "clusterqueues", "get", name=str(n))
+    assert len(found._known) == access.MOST_ANSWERS, "of names that anybody invents no more are kept"
+
+
 @pytest.mark.parametrize("gate", ["full", "closed"])
 async def test_a_review_passes_a_flow_that_lets_nobody_in(server: Server, gate: str):
     """And no fence: every replica asks."""

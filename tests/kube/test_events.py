@@ -150,6 +150,21 @@ async def test_the_queue_is_bounded_and_drops_the_oldest(server: Server, recorde
     assert {event["message"] for event in server.objects.values()} == {f"note {i}" for i in range(10, 60)}
 
 
+async def test_one_namespace_cannot_drown_the_others(server: Server, recorder: EventRecorder):
+    """As one that makes jobs with a wrong label by the thousand."""
+    recorder.record(JOB | {"namespace": "b", "uid": "first"}, "Normal", "R", "first")
+    for i in range(60):
+        recorder.record(JOB | {"uid": str(i)}, "Normal", "R", f"note {i}")
+    for namespace in ("b", "c"):
+        recorder.record(JOB | {"namespace": namespace, "uid": "last"}, "Normal", "R", "last")
+    await recorder.flush()
+    assert recorder.dropped == {"queue": 13}
+    written = [(namespace, event["message"]) for (namespace, _), event in server.objects.items()]
+    assert len(written) == 50
+    assert [one for one in written[:6] if one[0] != "a"] == [("b", "first"), ("c", "last"), ("b", "last")]
+    assert [said for namespace, said in written if namespace == "a"] == [f"note {i}" for i in range(13, 60)]
+
+
 async def test_one_object_cannot_drown_the_others(server: Server, recorder: EventRecorder, time: Time):
     for i in range(100):
         recorder.record(JOB, "Normal", "R", f"note {i}")

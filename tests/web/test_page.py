@@ -299,6 +299,22 @@ async def test_many_pages_cost_one_answer_a_second(town: Running, monkeypatch: p
     assert len(computed) == 1 + page.MOST_ANSWERS + 5
 
 
+async def test_few_large_answers_are_kept(town: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has ten thousand jobs may ask for as many pages of them as he likes."""
+    computed = []
+
+    def large(*said: Any, **more: Any) -> Json:
+        computed.append(more["offset"])
+        return {"items": ["x" * (1 << 20)]}
+
+    monkeypatch.setattr(View, "jobs", large)
+    monkeypatch.setattr(page, "FRESH_S", 1e9)
+    monkeypatch.setattr(page, "OLD_S", 1e9)
+    for offset in (*range(1, 41), 40, 36, 1):
+        await town.get("/api/jobs", offset=offset)
+    assert computed == [*range(1, 41), 1]
+
+
 async def test_bad_questions_get_a_clear_answer(town: Running) -> None:
     for query in ({"limit": "-1"}, {"offset": "x"}, {"limit": "9" * 30}):
         assert "write a whole number" in (await town.get("/api/jobs", "ops-token", 400, **query))["message"]
