@@ -4,11 +4,14 @@ more happens the town comes to rest."""
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 from random import Random  # noqa: TID251  # seeded
 
 import pytest
 from msgspec.structs import replace
 
+from admission.engine.filling import Filling
+from admission.engine.flavors import Mode, Pinned
 from admission.engine.model import (
     ClusterQueue,
     Flavor,
@@ -23,7 +26,7 @@ from admission.engine.model import (
     Strategy,
     Workload,
 )
-from tests.engine.town import SECOND, START, Town, cohort, elastic, gang, node, queue
+from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, groups, node, queue
 
 MINUTE = 60 * SECOND
 QUEUES = "abcd"
@@ -212,3 +215,72 @@ def test_a_smaller_size_is_tried_in_all_flavors(stops: bool) -> None:
     admission = town.gang("mine").admission
     assert admission is not None
     assert (admission.pods, flavors_of(town, "mine")) == (2, {"main": "two"})
+
+
+PARTS = ({"gpu": 1}, {"gpu": 2}, {"cpu": 1}, {"cpu": 2, "gpu": 1}, {"cpu": 0, "gpu": 1}, {})
+
+
+def town_of_groups(dice: Random) -> Town:
+    """Prices of cpu and kinds of gpu are groups of their own; each node has a price and a kind."""
+    prices, kinds = ("low", "high"), ("h", "k")
+    out: list[object] = [Flavor(one, node_labels=(("price", one),)) for one in prices]
+    out += [Flavor(one, node_labels=(("kind", one),)) for one in kinds]
+    out.append(cohort("root"))
+    for name in QUEUES:
+        of_cpu = groups([(one, {"cpu": quota(dice)}) for one in dice.sample(prices, dice.randint(1, 2))])
+        of_gpu = groups([(one, {"gpu": quota(dice)}) for one in dice.sample(kinds, dice.randint(1, 2))])
+        fungibility = Fungibility(dice.random() < 0.6, dice.random() < 0.4, dice.random() < 0.2)
+        made = queue(name, dice.choice(("root", "root", "")), fungibility=fungibility)
+        out.append(replace(made, groups=(*of_cpu, *of_gpu)))
+    for price, kind, i in product(prices, kinds, range(2)):
+        one = node(f"{price}-{kind}-{i}", gpu=dice.randint(0, 5), cpu=dice.randint(1, 8))
+        out.append(replace(one, labels=tuple(sorted((*one.labels, ("kind", kind), ("price", price))))))
+    return Town(*out)
+
+
+def of_parts(dice: Random, name: str) -> Workload:
+    made = gang(name, dice.choice(QUEUES), priority=dice.choice((0, 0, 5)))
+    shapes = [PodShape(requests=tuple(sorted(dice.choice(PARTS).items()))) for _ in range(dice.randint(1, 3))]
+    parts = [PodSet(f"part-{i}", dice.randint(1, 4), shape) for i, shape in enumerate(shapes)]
+    if dice.random() < 0.25:
+        parts[0] = replace(parts[0], min_count=dice.randint(1, parts[0].count))
+    return replace(made, pod_sets=tuple(parts))
+
+
+def ways(spec: ClusterQueue, value: Workload) -> list[Pinned]:
+    """All flavors that its pod sets might get."""
+    per_part: list[list[dict[str, str]]] = []
+    for part in value.pod_sets:
+        of_group = [
+            [{res: one.name for res, _ in part.shape.requests if res in group.covered} for one in group.flavors]
+            for group in spec.groups
+        ]
+        per_part.append([{res: one for got in way for res, one in got.items()} for way in product(*of_group)])
+    names = [part.name for part in value.pod_sets]
+    return [dict(zip(names, way, strict=True)) for way in product(*per_part)]
+
+
+@pytest.mark.parametrize("seed", [*range(10), 20])
+def test_nobody_waits_who_could_go_in_other_flavors(seed: int) -> None:
+    """Several groups of flavors, several pod sets: who waits when all is at rest fits in no flavors, and in none may it
+    evict others."""
+    dice = Random(seed)
+    town = town_of_groups(dice)
+    town.twin = True
+    for count in range(dice.randint(5, 20)):
+        town.put(of_parts(dice, f"g{count:02}"))
+        if dice.random() < 0.5:
+            town.rests(60)
+        if gangs := [one for one in town.gangs() if one.admission is not None and dice.random() < 0.1]:
+            town.remove(Workload, gangs[0].key)
+    assert town.rests(60), town.log[-8:]
+    if town.kept():
+        return
+    run = Filling(town.state, town.now, BUDGET, town.state.ledger.nodes.effort.spent)
+    for value in town.gangs():
+        if value.admission is None and not value.evicted:
+            spec = town.state.queues[value.queue]
+            for pinned in ways(spec, value):
+                trial = run.look(value, spec, pinned=pinned)
+                assert trial.mode is not Mode.FIT, (value.name, pinned)
+                assert not trial.found.enough, (value.name, pinned, trial.found)
