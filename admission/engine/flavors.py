@@ -9,7 +9,8 @@ it keeps the best seen; how far it came is the *cursor*, and the next scan of th
 
 When quota is found for all pod sets, the nodes are asked, for all of them at once. Quota without nodes is as good as
 eviction could make it: PREEMPT if an empty cluster would hold the gang, else NO_FIT. Where node capacity decides for
-every flavor (`Rules.capacity_unless_elastic`) the scan then tries the next flavor before it settles for that.
+every flavor (`Rules.capacity_unless_elastic`) the scan then tries the next flavor before it settles for that. A gang
+that does not get what it got first may ask for another answer (`Assignment.instead`).
 
 Who only tries (`later`) needs no nodes chosen: a sum of counts says that there are enough. Where a queue has one flavor
 there is nothing to choose from, and a pod set gets what that gives (`_Scan._choose_alone`).
@@ -68,6 +69,9 @@ Cursor = tuple[tuple[str, str, int], ...]
 
 Pinned = Mapping[str, Mapping[str, str]]
 """Pod set -> resource -> flavor: an earlier answer, to which a scan is kept."""
+
+Combination = tuple[str, frozenset[str]]
+"""(pod set, the flavors that it got of groups in which it has a choice): together they name its nodes."""
 
 
 class Mode(IntEnum):
@@ -269,6 +273,10 @@ class Assignment:
     """What was asked of the nodes."""
     unplaced: bool = False
     """It fits, and its nodes are not chosen yet."""
+    turned_away: bool = False
+    """Nodes were short for flavors that it would have got: room there may change the answer."""
+    instead: tuple[Combination, ...] = ()
+    """Unless it fits: without which of what it got another answer might."""
 
     def stand(self, where: Placement) -> None:
         """These are its nodes."""
@@ -456,6 +464,7 @@ class _Scan:
         place: bool,
         stood: Admission | None,
         later: bool,
+        without: Collection[Combination],
     ) -> None:
         self.ledger = ledger
         self.queue = queue
@@ -482,8 +491,9 @@ class _Scan:
         self.preempt_while_borrowing = queue.preemption.borrow_within_cohort is not PreemptionPolicy.NEVER or (
             rules.fair_sharing and reclaim is not PreemptionPolicy.NEVER
         )
-        self.limits: dict[tuple[str, frozenset[str]], _Limit] = {}
-        """By pod set, and the flavors that it got of groups in which it has a choice: together they name its nodes."""
+        self.limits: dict[Combination, _Limit] = {one: _Limit(Mode.NO_FIT, ()) for one in without}
+        self.crowded: dict[Combination, None] = {}
+        """What pod sets had on whose nodes one of them found no room beside another."""
         self.said: dict[tuple[FlavorResource, int], tuple[Mode, int]] = {}
         self.usage: dict[FlavorResource, int] = {}
 
@@ -502,6 +512,7 @@ class _Scan:
         while True:
             assignment, again = self._round(pod_sets)
             if not again:
+                assignment.turned_away = any(limit.misfits for limit in self.limits.values())
                 return assignment
 
     @cached_property
@@ -537,11 +548,61 @@ class _Scan:
             usage=self.usage,
             borrow=max([got.borrow for choice in chosen for got in choice.flavors.values()], default=0),
         )
+        hopeless = {choice.name for choice in chosen if choice.mode in (Mode.NO_FIT, Mode.NO_CANDIDATES)}
         if assignment.mode is not Mode.NO_FIT and self.place and self._nodes(assignment):
             return assignment, True
         if assignment.mode is Mode.NO_FIT:
             assignment.reason = self._no_fit_reason(assignment)
+        choice_of_flavors = any(len(group.flavors) > 1 for group in self.queue.groups)
+        if assignment.mode is not Mode.FIT and self.pinned is None and choice_of_flavors:
+            assignment.instead = self._instead(assignment, hopeless)
         return assignment, False
+
+    def _instead(self, assignment: Assignment, hopeless: Collection[str]) -> tuple[Combination, ...]:
+        """What might be had in place of this. Each pod set got what is best for it alone: another may be short of what
+        it took; and of flavors that only eviction gives, the first may be one in which nobody goes. `hopeless` are
+        those for whom quota is short in all of their flavors."""
+        short = [choice for choice in assignment.pod_sets if choice.mode is not Mode.FIT]
+        wanted: set[str] = set()
+        for choice in short:
+            if choice.name in hopeless:
+                alone = self._alone(choice, assignment) if len(assignment.pod_sets) > 1 else None
+                if alone is None:
+                    return ()
+                wanted |= alone
+            else:
+                wanted.update(attempt.flavor for attempt in choice.attempts)
+        evicts = assignment.mode in (Mode.PREEMPT, Mode.RECLAIM)
+        out: list[Combination] = []
+        for choice in assignment.pod_sets:
+            if choice.mode is not Mode.FIT:
+                other = choice.mode is not Mode.NO_FIT and choice.name not in hopeless
+            else:
+                other = any(got.flavor in wanted or (evicts and got.borrow) for got in choice.flavors.values())
+            if other and (together := self._of_several(choice.flavors)):
+                out.append((choice.name, together))
+        return tuple(dict.fromkeys((*out, *self.crowded)))
+
+    def _alone(self, choice: PodSetChoice, assignment: Assignment) -> set[str] | None:
+        """The flavors that quota would give a pod set, or eviction might, if the rest of its gang asked for nothing;
+        None if there are none for some of what it asks for."""
+        members = [one.request for one in self._sharing(choice, assignment)]
+        asked = _added_up(member.total for member in members)
+        uncovered = [res for res, amount in asked.items() if amount and res not in self.group_of]
+        if uncovered and not self.rules.ignore_undeclared:
+            return None
+        out: set[str] = set()
+        usage, self.usage = self.usage, {}
+        for group in self.queue.groups:
+            wanted = [(res, amount) for res, amount in sorted(asked.items()) if res in group.covered]
+            open_to = self.open_to(members, group) if wanted else ()
+            good = [name for name in open_to if self._graded(members, name, wanted)[1][0] > Mode.NO_CANDIDATES]
+            if wanted and not good:
+                self.usage = usage
+                return None
+            out.update(good)
+        self.usage = usage
+        return out
 
     def _never_together(self, pod_sets: Sequence[PodSetRequest]) -> PodSetChoice | None:
         """Of pod sets that have one flavor to choose from, all together: the first with which they are more than that
@@ -729,8 +790,11 @@ class _Scan:
                 said.extend(too_big)
                 attempts.append(Attempt(flavor, Mode.NO_FIT, 0, Reason.EXCEEDS_MAX_QUOTA, too_big))
                 continue
-            choices, grade, attempt = self._graded(members, flavor, wanted.items())
             limit = self._limit(members, group, flavor, beside)
+            if limit is not None and limit.mode is Mode.NO_FIT and not limit.misfits:
+                said.append(Shortfall(name, flavor, resource, Detail.FLAVOR_NOT_ALLOWED, covers=group.covered))
+                continue  # another answer is looked for
+            choices, grade, attempt = self._graded(members, flavor, wanted.items())
             if limit is not None and limit.mode < grade[0]:
                 grade = (limit.mode, grade[1])
                 choices = {res: replace(choice, mode=limit.mode) for res, choice in choices.items()}
@@ -968,10 +1032,7 @@ class _Scan:
         elastic: list[Flavor] = []
         if self.rules.capacity_unless_elastic:
             if not chosen:
-                # It asks for nothing that quota counts: where the rest of the gang goes.
-                chosen = next(
-                    ({got.flavor for got in c.flavors.values()} for c in assignment.pod_sets if c.flavors), set()
-                )
+                chosen = {got.flavor for got in self._goes_with(choice, assignment).flavors.values()}
             solid = [f for name in sorted(chosen) if (f := self.flavors.get(name)) is not None and not f.elastic]
             if not solid:
                 return None
@@ -1090,9 +1151,8 @@ class _Scan:
         if not self.rules.capacity_unless_elastic or self.workload.lost_nodes or self.pinned is not None:
             return False
         failed = next((request for request in asked if request.pod_set.name == answer.pod_set), asked[0])
-        same = next(
-            (self._sharing(one, assignment) for one in assignment.pod_sets if one.name == failed.pod_set.name), []
-        )
+        short = next(choice for choice in assignment.pod_sets if choice.name == failed.pod_set.name)
+        same = self._sharing(self._goes_with(short, assignment), assignment)
         together = frozenset[str]().union(*(self._of_several(choice.flavors) for choice in same))
         news = False
         for choice in same if together else ():
@@ -1100,7 +1160,19 @@ class _Scan:
             if known is None or mode < known.mode:
                 self.limits[choice.name, together] = _Limit(mode, (answer,))
                 news = True
+                # With some of these the best was what is not so good any more.
+                for at in [at for at in self.limits if at[0] == choice.name and at[1] < together]:
+                    del self.limits[at]
+        near = [(one.name, self._of_several(one.flavors)) for one in assignment.pod_sets]
+        near = [at for at in near if news and not together.isdisjoint(at[1])]
+        if len(near) > len(same):
+            self.crowded.update(dict.fromkeys(near))
         return news
+
+    @staticmethod
+    def _goes_with(choice: PodSetChoice, assignment: Assignment) -> PodSetChoice:
+        """Who asks for nothing that quota counts goes where the rest of its gang goes; others by themselves."""
+        return choice if choice.flavors else next((one for one in assignment.pod_sets if one.flavors), choice)
 
     @staticmethod
     def _sharing(choice: PodSetChoice, assignment: Assignment) -> list[PodSetChoice]:
@@ -1212,6 +1284,7 @@ def assign(
     place: bool = True,
     stood: Admission | None = None,
     later: bool = False,
+    without: Collection[Combination] = (),
 ) -> Assignment:
     """Flavors and nodes for a gang in a queue that is in the ledger's tree.
 
@@ -1221,7 +1294,8 @@ def assign(
     flavor). `replaces` is an admission of an earlier slice of the same job: same flavors, and only the difference is
     asked for. `delay` says of a flavor that its nodes are chosen later. `place=False` leaves nodes out. `stood` is
     where the gang stood before it lost nodes: on what is left of them it stands again, if the rest finds room beside.
-    `later`: nodes need not be chosen yet where it is sure that there are enough (`Assignment.unplaced`).
+    `later`: nodes need not be chosen yet where it is sure that there are enough (`Assignment.unplaced`). `without`:
+    what no pod set shall get (see `Assignment.instead`).
 
     A workload that has an admission keeps its flavors, and its nodes unless some of them are in `lost_nodes`; its own
     charge must not be in the ledger then. A queue that the tree does not have, or that is in a cycle, fits nothing.
@@ -1247,6 +1321,7 @@ def assign(
             place=place,
             stood=stood,
             later=later,
+            without=without,
         ).run(pod_sets)
 
 
@@ -1281,6 +1356,7 @@ def turns(
         place=False,
         stood=None,
         later=False,
+        without=(),
     )
     members = [asked for asked in requests(workload, queue, rules) if asked.pod_set.name in among]
     return [scan.open_to(members, group) for group in scan.queue.groups]

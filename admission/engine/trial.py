@@ -7,7 +7,8 @@ chooses who is next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -45,6 +46,8 @@ COMMON_CANDIDATES, EFFORT_PER_CANDIDATE = 500, 400
 """So many who might be evicted are part of a common trial; and what each more takes."""
 EFFORT_PER_LOOK = 100_000_000
 """One to three seconds: with all questions of one mixed gang a decision would take longer than a lease lasts."""
+MOST_FLAVORS = 16
+"""So many combinations of flavors are tried for a gang of one size."""
 NONE = Found()
 """Nobody was looked for."""
 
@@ -166,34 +169,40 @@ class Run:
         cursor = gang.cursor if keeps or gang.cursor_generation >= self.state.generation(queue.name) else ()
         refused: list[Trial] = []
         smaller: list[Trial] = []
-        seen = {cursor}
-        while True:
-            trial = self._try(gang, queue, node, cursor, None, evict, pinned, later)
-            if trial.mode is Mode.FIT or trial.found.enough:
-                return trial
-            refused.append(trial)
-            # Here a scan that stopped at a flavor where nobody could be evicted goes on at once, not a cycle later.
-            assignment = trial.assignment
-            if self.rules.heads_per_queue is not None or assignment is None or not assignment.pending_flavors:
-                break
-            # Of several pod sets each goes on where it stopped, so that all may come back to where they were.
-            if assignment.cursor in seen:
-                break
-            cursor = assignment.cursor
-            seen.add(cursor)
-            self.steps += 1
-        if "PartialAdmission" in self.rules.gates:
 
-            def attempt(counts: Mapping[str, int]) -> Trial | None:
-                self.steps += 1
-                scanned = () if self.rules.heads_per_queue is None else cursor
-                trial = self._try(gang, queue, node, scanned, counts, evict, pinned, later)
+        def attempt(counts: Mapping[str, int] | None, into: list[Trial]) -> Trial | None:
+            """In the flavors that it gets first, or else, one after the other, in what it might have in their place."""
+            left: deque[frozenset[scan.Combination]] = deque([frozenset()])
+            seen = set(left)
+            for _ in range(MOST_FLAVORS):
+                if not left:
+                    break
+                without = left.popleft()
+                self.steps += counts is not None or bool(without)
+                trial = self._try(gang, queue, node, cursor, counts, evict, pinned, later, without)
                 if trial.mode is Mode.FIT or trial.found.enough:
                     return trial
-                smaller.append(trial)
-                return None
+                into.append(trial)
+                # Kueue's scan goes on a cycle later, where it stopped. (Where nobody is evicted, a pod set alone was
+                # asked in all of its flavors.)
+                if self.rules.heads_per_queue is not None or trial.assignment is None:
+                    break
+                if not evict and len(gang.pod_sets) == 1:
+                    break
+                others = [without | {one} for one in trial.assignment.instead]
+                left.extend(other for other in others if other not in seen)
+                seen.update(others)
+            return None
 
-            reduced = scan.reduce(gang.pod_sets, attempt, whole_slices=self.rules.pack_against_fragmentation)
+        trial = attempt(None, refused)
+        if trial is not None:
+            return trial
+        if "PartialAdmission" in self.rules.gates:
+            reduced = scan.reduce(
+                gang.pod_sets,
+                lambda counts: attempt(counts, smaller),
+                whole_slices=self.rules.pack_against_fragmentation,
+            )
             if reduced is not None:
                 return reduced
         return self._of_refused(refused, smaller) if self.rules.promises else refused[0]
@@ -212,8 +221,9 @@ class Run:
     @staticmethod
     def _on_nodes(trial: Trial) -> bool:
         """May room on nodes change it."""
+        assignment = trial.assignment
         return trial.found.by_nodes or (
-            trial.assignment is not None and any(choice.misfits for choice in trial.assignment.pod_sets)
+            assignment is not None and (assignment.turned_away or any(choice.misfits for choice in assignment.pod_sets))
         )
 
     def _try(
@@ -226,6 +236,7 @@ class Run:
         evict: bool,
         pinned: scan.Pinned | None,
         later: bool,
+        without: Collection[scan.Combination],
     ) -> Trial:
         asked = self.asks(gang, queue) if counts is None else scan.requests(gang, queue, self.rules, counts)
         avoid = self._avoided(gang)
@@ -249,6 +260,7 @@ class Run:
             pinned=pinned,
             stood=self._stood(gang),
             later=later,
+            without=without,
         )
         if not evict or not assignment.mode.preempts:
             return Trial(gang, queue, node, assignment, NONE, self._why(assignment, NONE))

@@ -502,6 +502,18 @@ def test_a_flavor_whose_nodes_are_too_small_is_left_for_the_next() -> None:
     assert (got.mode, chosen(got)["main"]["gpu"]) == (Mode.FIT, "two")
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_pod_set_that_asks_for_no_quota_goes_with_the_rest_to_nodes_that_hold_both(taken: bool) -> None:
+    """The nodes of the first flavor could never hold it, or are taken."""
+    first = node("n1", 4, kind="a", **({"disk": "fast"} if taken else {}))
+    setting = on_nodes(first, node("n2", 4, kind="a"), node("m", 4, kind="b", disk="fast"))
+    if taken:
+        setting.ledger.nodes.put_pod(PodUsage(("x", "pods"), "x", "n1", (("pods", 10),)))
+    side = pods("side", node_selector=(("disk", "fast"),))
+    got = setting.assign(gang(side, pods(each={"gpu": 1})))
+    assert (got.mode, chosen(got)["main"]["gpu"]) == (Mode.FIT, "two")
+
+
 PRICES = (Flavor("spot", node_labels=(("price", "low"),)), Flavor("demand", node_labels=(("price", "high"),)))
 KINDS = (Flavor("h100", node_labels=(("kind", "h"),)), Flavor("a100", node_labels=(("kind", "a"),)))
 CPUS, GPUS = group(["cpu"], spot=[100], demand=[100]), group(["gpu"], h100=[100], a100=[100])
@@ -548,6 +560,22 @@ def test_flavors_of_several_groups_are_tried_together(
     got = setting.assign(gang(pods(each={"cpu": 1, "gpu": 2})))
     assert (got.mode is Mode.FIT) == bool(price)
     assert tuple(chosen(got)["main"].values()) == flavors if price else got.mode is Mode.NO_FIT
+
+
+def test_a_flavor_that_is_liked_less_is_left_with_all_others_when_the_one_liked_more_never_holds_it() -> None:
+    """It borrows of the flavor of which there are nodes, and would rather evict from the other."""
+    setting = Setting(
+        CPUS,
+        group(["gpu"], h100=[0], a100=[100]),
+        flavors=(*PRICES, *KINDS),
+        others=[ClusterQueue("other", groups=(ONE_KIND,), cohort="all")],
+        nodes=[one for one in PRICED if one.name.endswith("-h")],
+        rules=MUSTER,
+        cohort="all",
+        fungibility=Fungibility(stop_when_borrowing=False, preempt_over_borrow=True),
+    )
+    got = setting.assign(gang(pods(each={"cpu": 1, "gpu": 2})))
+    assert (got.mode, chosen(got)["main"]) == (Mode.FIT, {"cpu": "spot", "gpu": "h100"})
 
 
 def test_each_of_many_pod_sets_is_tried_with_flavors_of_several_groups_together() -> None:

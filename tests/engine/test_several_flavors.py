@@ -4,23 +4,29 @@ more happens the town comes to rest."""
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 from random import Random  # noqa: TID251  # seeded
 
 import pytest
 from msgspec.structs import replace
 
+from admission.engine.filling import Filling
+from admission.engine.flavors import Mode, Pinned
 from admission.engine.model import (
     ClusterQueue,
     Flavor,
     Fungibility,
     Node,
+    PodSet,
+    PodShape,
+    PodUsage,
     Preemption,
     PreemptionPolicy,
     Quota,
     Strategy,
     Workload,
 )
-from tests.engine.town import SECOND, START, Town, cohort, gang, node, queue
+from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, groups, node, queue
 
 MINUTE = 60 * SECOND
 QUEUES = "abcd"
@@ -109,3 +115,172 @@ def test_a_town_comes_to_rest(seed: int) -> None:
     for _ in range(4):
         assert there.rests(60), there.log[-8:]
         there.now += 61 * MINUTE
+
+
+ONE, TWO = (Flavor(name, node_labels=(("pool", name),)) for name in ("one", "two"))
+
+
+def of(pool: str, name: str, gpus: int) -> Node:
+    made = node(name, gpu=gpus)
+    return replace(made, labels=tuple(sorted((*made.labels, ("pool", pool)))))
+
+
+def two_parts(name: str, where: str, drivers: int, workers: int, only: str = "") -> Workload:
+    """Pods of one gpu each; the workers in one flavor alone, if it is given."""
+    shape = PodShape(requests=(("gpu", 1),))
+    narrow = replace(shape, node_selector=(("pool", only),)) if only else shape
+    parts = (PodSet("driver", drivers, shape), PodSet("worker", workers, narrow))
+    return replace(gang(name, where), pod_sets=parts)
+
+
+def flavors_of(town: Town, name: str) -> dict[str, str]:
+    admission = town.gang(name).admission
+    return {} if admission is None else {part.name: dict(part.flavors)["gpu"] for part in admission.pod_sets}
+
+
+def both(one: int | Quota, two: int | Quota) -> list[tuple[str, dict[str, int | Quota]]]:
+    return [("one", {"gpu": one}), ("two", {"gpu": two})]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_who_finds_nobody_to_evict_in_one_flavor_is_tried_in_the_next(stops: bool) -> None:
+    """In the first there are borrowers, and its one large node is held by a gang that nobody may evict."""
+    town = Town(ONE, TWO, of("one", "large", 4), of("one", "small", 2), of("two", "other", 4), cohort("root"))
+    town.put(queue("apart", "", [("one", {"gpu": 4})]), queue("b", "root", [("one", {"gpu": 0})]))
+    town.put(queue("c", "root", [("two", {"gpu": 0})]))
+    town.put(queue("a", "root", both(4, 4), fungibility=Fungibility(stop_when_preempting=stops)))
+    town.put(gang("x", "apart", each={"gpu": 4}))
+    town.settle()
+    town.put(gang("b1", "b", each={"gpu": 2}), gang("c1", "c", each={"gpu": 4}))
+    town.settle()
+    town.put(gang("mine", "a", each={"gpu": 4}))
+    assert town.settle() == 1
+    assert flavors_of(town, "mine") == {"main": "two"}
+    assert town.admitted() == ["b1", "mine", "x"]
+
+
+@pytest.mark.parametrize("quota", [True, False])
+@pytest.mark.parametrize("pods", [(1, 4), (3, 4), (2, 1, 4), (1, 1, 2, 3), (1, 1, 1, 1, 3), (2, 2, 3)], ids=str)
+def test_a_pod_set_leaves_a_flavor_to_another_that_needs_it(quota: bool, pods: tuple[int, ...]) -> None:
+    """Of the first there are four, of the second three."""
+    nodes = [*(of("one", f"one-{i}", 1) for i in range(4)), *(of("two", f"two-{i}", 1) for i in range(3))]
+    town = Town(*(elastic("one", "two") if quota else [ONE, TWO, *nodes]))
+    town.put(queue("a", "", both(4, 3) if quota else both(9, 9)))
+    shape = PodShape(requests=(("gpu", 1),))
+    parts = tuple(PodSet(f"part-{i}", count, shape) for i, count in enumerate(pods))
+    town.put(replace(gang("mine", "a"), pod_sets=parts))
+    town.settle()
+    assert town.admitted() == ["mine"]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_others_are_evicted_for_a_pod_set_of_which_another_needs_what_is_free(stops: bool) -> None:
+    """The driver could have what is free, which is all that the worker may use."""
+    town = Town(ONE, TWO, of("one", "n1", 1), of("two", "n2", 1), cohort("root"))
+    town.put(queue("b", "root", [("one", {"gpu": 0})]))
+    town.put(queue("a", "root", both(1, 1), fungibility=Fungibility(stop_when_preempting=stops)))
+    town.put(gang("b1", "b"))
+    town.settle()
+    town.put(two_parts("mine", "a", 1, 1, only="two"))
+    assert town.settle() == 1
+    assert flavors_of(town, "mine") == {"driver": "one", "worker": "two"}
+
+
+def test_who_was_turned_away_to_what_another_needs_comes_back_when_its_nodes_are_free() -> None:
+    town = Town(ONE, TWO, of("one", "n1", 1), of("two", "n2", 1), queue("a", "", both(1, 1)))
+    town.twin = True
+    town.put(PodUsage(("x", "pod"), "pod", "n1", (("gpu", 1),)))
+    town.put(two_parts("mine", "a", 1, 1, only="two"))
+    town.settle()
+    assert town.admitted() == []
+    town.remove(PodUsage, ("x", "pod"))
+    town.settle()
+    assert flavors_of(town, "mine") == {"driver": "one", "worker": "two"}
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_smaller_size_is_tried_in_all_flavors(stops: bool) -> None:
+    """In the first there are borrowers, and only a node that nobody may be evicted from is large enough for a pod."""
+    small = [of("one", f"small-{i}", 1) for i in range(8)]
+    town = Town(ONE, TWO, of("one", "large", 8), *small, of("two", "other", 4), cohort("root"))
+    town.put(queue("apart", "", [("one", {"gpu": 8})]), queue("b", "root", [("one", {"gpu": 0})]))
+    town.put(queue("a", "root", both(8, 8), fungibility=Fungibility(stop_when_preempting=stops)))
+    town.put(gang("x", "apart", each={"gpu": 8}))
+    town.settle()
+    town.put(gang("b1", "b", 8))
+    town.settle()
+    mine = gang("mine", "a", 4, each={"gpu": 2})
+    town.put(replace(mine, pod_sets=(replace(mine.pod_sets[0], min_count=2),)))
+    assert town.settle() == 0
+    admission = town.gang("mine").admission
+    assert admission is not None
+    assert (admission.pods, flavors_of(town, "mine")) == (2, {"main": "two"})
+
+
+PARTS = ({"gpu": 1}, {"gpu": 2}, {"cpu": 1}, {"cpu": 2, "gpu": 1}, {"cpu": 0, "gpu": 1}, {})
+
+
+def town_of_groups(dice: Random) -> Town:
+    """Prices of cpu and kinds of gpu are groups of their own; each node has a price and a kind."""
+    prices, kinds = ("low", "high"), ("h", "k")
+    out: list[object] = [Flavor(one, node_labels=(("price", one),)) for one in prices]
+    out += [Flavor(one, node_labels=(("kind", one),)) for one in kinds]
+    out.append(cohort("root"))
+    for name in QUEUES:
+        of_cpu = groups([(one, {"cpu": quota(dice)}) for one in dice.sample(prices, dice.randint(1, 2))])
+        of_gpu = groups([(one, {"gpu": quota(dice)}) for one in dice.sample(kinds, dice.randint(1, 2))])
+        fungibility = Fungibility(dice.random() < 0.6, dice.random() < 0.4, dice.random() < 0.2)
+        made = queue(name, dice.choice(("root", "root", "")), fungibility=fungibility)
+        out.append(replace(made, groups=(*of_cpu, *of_gpu)))
+    for price, kind, i in product(prices, kinds, range(2)):
+        one = node(f"{price}-{kind}-{i}", gpu=dice.randint(0, 5), cpu=dice.randint(1, 8))
+        out.append(replace(one, labels=tuple(sorted((*one.labels, ("kind", kind), ("price", price))))))
+    return Town(*out)
+
+
+def of_parts(dice: Random, name: str) -> Workload:
+    made = gang(name, dice.choice(QUEUES), priority=dice.choice((0, 0, 5)))
+    shapes = [PodShape(requests=tuple(sorted(dice.choice(PARTS).items()))) for _ in range(dice.randint(1, 3))]
+    parts = [PodSet(f"part-{i}", dice.randint(1, 4), shape) for i, shape in enumerate(shapes)]
+    if dice.random() < 0.25:
+        parts[0] = replace(parts[0], min_count=dice.randint(1, parts[0].count))
+    return replace(made, pod_sets=tuple(parts))
+
+
+def ways(spec: ClusterQueue, value: Workload) -> list[Pinned]:
+    """All flavors that its pod sets might get."""
+    per_part: list[list[dict[str, str]]] = []
+    for part in value.pod_sets:
+        of_group = [
+            [{res: one.name for res, _ in part.shape.requests if res in group.covered} for one in group.flavors]
+            for group in spec.groups
+        ]
+        per_part.append([{res: one for got in way for res, one in got.items()} for way in product(*of_group)])
+    names = [part.name for part in value.pod_sets]
+    return [dict(zip(names, way, strict=True)) for way in product(*per_part)]
+
+
+@pytest.mark.parametrize("seed", [*range(10), 20])
+def test_nobody_waits_who_could_go_in_other_flavors(seed: int) -> None:
+    """Several groups of flavors, several pod sets: who waits when all is at rest fits in no flavors, and in none may it
+    evict others."""
+    dice = Random(seed)
+    town = town_of_groups(dice)
+    town.twin = True
+    for count in range(dice.randint(5, 20)):
+        town.put(of_parts(dice, f"g{count:02}"))
+        if dice.random() < 0.5:
+            town.rests(60)
+        if gangs := [one for one in town.gangs() if one.admission is not None and dice.random() < 0.1]:
+            town.remove(Workload, gangs[0].key)
+    assert town.rests(60), town.log[-8:]
+    if town.kept():
+        return
+    run = Filling(town.state, town.now, BUDGET, town.state.ledger.nodes.effort.spent)
+    for value in town.gangs():
+        if value.admission is None and not value.evicted:
+            spec = town.state.queues[value.queue]
+            for pinned in ways(spec, value):
+                trial = run.look(value, spec, pinned=pinned)
+                assert trial.mode is not Mode.FIT, (value.name, pinned)
+                assert not trial.found.enough, (value.name, pinned, trial.found)

@@ -575,6 +575,9 @@ def test_what_one_is_refused_who_tries_the_flavors_in_another_order_may_have(rul
 
     town.put(of_three("first", 0))
     town.settle()
+    if rules is MUSTER:
+        assert town.admitted() == ["first"], "what leaves no room is tried otherwise"
+        return
     assert town.admitted() == []
     town.put(of_three("alike", 1), of_three("other", 2, out_of_stock=("x",)))
     town.settle()

@@ -390,13 +390,14 @@ class Town:
             assert node.fits(dict(charge.usage)), admit
             ledger.charge(charge)
             for pod_set, got in zip(gang.pod_sets, admit.admission.pod_sets, strict=True):
-                assert (pod_set.min_count or pod_set.count) <= got.count <= pod_set.count
+                left = pod_set.count - dict(gang.reclaimable).get(pod_set.name, 0)
+                assert min(pod_set.min_count or left, left) <= got.count <= pod_set.count
                 if got.topology is not None:
                     assert sum(domain.count for domain in got.topology.domains) == got.count
                     for domain in got.topology.domains if got.topology.levels[-1] == HOSTNAME_LABEL else ():
                         host = domain.values[-1]
                         free = ledger.nodes.free(ledger.nodes.resolve(host))
-                        for res, _ in pod_set.shape.requests:
+                        for res in [res for res, amount in pod_set.shape.requests if amount]:
                             if free[res] < 0 and own is not None:
                                 assert on_host(charge, host, res) <= on_host(own.charge, host, res), (admit, domain)
                                 free[res] += sum(yields[key, (host, res)] for key in ledger.claims)
