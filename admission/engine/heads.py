@@ -434,13 +434,12 @@ class Heads(Run):
         kept: list[tuple[FlavorResource, int]] = []
         for fr, amount in entry.usage.usage:
             quota = node.quotas.get(fr)
-            used = node.usage.get(fr, 0)
-            nominal = 0 if quota is None else quota.nominal
+            most = (0 if quota is None else quota.nominal) - node.usage.get(fr, 0)
             if entry.trial.assignment.borrow > 0:
                 limit = None if quota is None else quota.borrowing_limit
-                kept.append((fr, amount if limit is None else min(amount, nominal + limit - used)))
-            else:
-                kept.append((fr, max(0, min(amount, nominal - used))))
+                most = amount if limit is None else most + limit
+            # Where it has more already, that makes no room for others.
+            kept.append((fr, max(0, min(amount, most))))
         return replace(entry.usage, usage=tuple(kept))
 
     def _stand(self, entry: _Entry) -> None:
@@ -482,8 +481,8 @@ class Heads(Run):
         cursor = assignment.cursor if scanned and assignment is not None else ()
         pending = scanned and assignment is not None and assignment.pending_flavors
         generation = self.state.generation(trial.queue.name)
-        changed = self.state.scanned(trial.gang.key, cursor if pending else (), generation, self.book)
-        entry.again = again or pending or changed
+        goes_on = self.state.scanned(trial.gang.key, cursor if pending else (), generation, self.book)
+        entry.again = again or goes_on
         # The head of a strict queue stays where it is, for all to wait behind; Kueue tries it again and again.
         entry.verdict = Verdict(
             trial.gang.key,

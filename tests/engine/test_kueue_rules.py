@@ -27,6 +27,7 @@ from admission.engine.model import (
     Requirement,
     Rules,
     Standing,
+    StopPolicy,
     Strategy,
     Topology,
     Verdict,
@@ -390,3 +391,84 @@ def test_who_lacks_what_another_keeps_for_one_cycle_is_looked_at_in_the_next() -
     town.put(gang("wide", "a", each={"gpu": 2}, created=1), gang("fits", "b", created=2))
     town.settle()
     assert town.admitted() == ["fits", "runs"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_who_found_no_flavors_for_all_of_its_pod_sets_makes_room_for_those_behind(fair: bool) -> None:
+    """One finds room in the first flavor, and none is left for the others; then the other way round, and so on."""
+    town = Town(*elastic("first", "second"), rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("a", flavors=[("first", {"gpu": 4}), ("second", {"gpu": 4})]))
+    town.put(gang("runs", "a", 3), gang("too", "a", 3, created=1))
+    town.settle()
+    one = gang("two", "a", created=2)
+    pods = one.pod_sets[0]
+    town.put(replace(one, pod_sets=tuple(replace(pods, name=name) for name in ("x", "y", "z"))))
+    town.put(gang("small", "a", created=3))
+    town.settle()
+    assert town.admitted() == ["runs", "small", "too"]
+    assert decide(town.state, town.now, BUDGET).steps == 0
+    town.remove(Workload, ("ns", "runs"))
+    town.settle()
+    assert town.admitted() == ["small", "too", "two"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_quota_cut_below_what_a_queue_holds_makes_no_room_for_others(fair: bool) -> None:
+    """Its head finds nobody to evict, and keeps for this cycle what its queue may have: nothing, for that has more
+    already."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("a", "all", [(F, {"gpu": Quota(8, borrowing_limit=0)})]))
+    town.put(queue("b", "all", [(F, {"gpu": 10})]), queue("c", "all", [(F, {"gpu": 0})]))
+    town.put(gang("a0", "a", 8))
+    town.settle()
+    town.put(queue("a", "all", [(F, {"gpu": Quota(2, borrowing_limit=0)})], generation=1))
+    town.put(gang("a1", "a", created=1), gang("b1", "b", 4, created=2), gang("c1", "c", 4, created=3))
+    town.settle()
+    assert town.admitted() == ["a0", "b1"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "first"), [(Strategy.STRICT_FIFO, "high"), (Strategy.BEST_EFFORT_FIFO, "mid")], ids=["strict", "best"]
+)
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_was_freed_in_a_strict_queue_goes_by_its_order(strategy: Strategy, first: str, changed: bool) -> None:
+    """In a best-effort queue it is his for whom others were evicted."""
+    town = Town(*elastic(F), rules=KUEUE)
+    other = next(one for one in Strategy if one is not strategy)
+    a = queue("a", flavors=[(F, {"gpu": 8})], strategy=strategy, preemption=Preemption(within_cluster_queue=LOWER))
+    town.put(replace(a, strategy=other) if changed else a, gang("low", "a", 8))
+    town.settle()
+    town.put(gang("mid", "a", 8, created=1, priority=1))
+    town.cycle()
+    town.put(a, gang("high", "a", 8, created=2, priority=2))
+    town.leave()
+    town.cycle()
+    assert town.admitted() == [first]
+
+
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE, replace(KUEUE, fair_sharing=True)], ids=["muster", "kueue", "fair"])
+def test_who_runs_in_a_queue_that_is_stopped_runs_to_its_end(rules: Rules) -> None:
+    """He could not come back. (The guarantee of nominal quota is a promise that Kueue does not make.)"""
+    town = Town(*elastic(F), rules=rules)
+    town.put(queue("a", "all", [(F, {"gpu": 8})], preemption=Preemption(reclaim_within_cohort=PreemptionPolicy.ANY)))
+    b, c = (queue(name, "all", [(F, {"gpu": 0})]) for name in "bc")
+    town.put(b, c, gang("b0", "b", 4), gang("c0", "c", 4))
+    town.settle()
+    town.put(replace(b, stop_policy=StopPolicy.HOLD), gang("a0", "a", 4, created=1), gang("a1", "a", 4, created=2))
+    town.settle()
+    assert town.admitted() == (["a0", "a1"] if rules is MUSTER else ["a0", "b0"])
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_who_asks_for_none_of_something_takes_back_what_is_its_queues(fair: bool) -> None:
+    """Its queue borrows of that; no pods of the other pod set are wanted now."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("a", "all", [(F, {"gpu": 4, "cpu": 0})], preemption=Preemption(reclaim_within_cohort=LOWER)))
+    town.put(queue("b", "all", [(F, {"gpu": 0, "cpu": 4})]))
+    town.put(gang("a0", "a", each={"cpu": 2}), gang("b0", "b", 4))
+    town.settle()
+    one = gang("a1", "a", 4, priority=1, created=1)
+    idle = replace(gang("idle", "a", 0, each={"cpu": 1}).pod_sets[0], name="idle")
+    town.put(replace(one, pod_sets=(*one.pod_sets, idle)))
+    town.settle()
+    assert town.admitted() == ["a0", "a1"]
