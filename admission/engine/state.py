@@ -700,6 +700,7 @@ class State:
         was = line.first()[0] if strict and line.buckets and self.used(name) is None else place
         if place < was:
             self._untold[order.key_of(was)] = None
+            self.memos.first_changes(name, line.first()[1])
         line.add(place, bucket)
         self._entry[key] = (name, bucket, place)
         if self.memos.lined_up(name, bucket) or strict:
@@ -718,6 +719,7 @@ class State:
         queue = self.queues.get(name)
         in_order = queue is not None and queue.strict and self.used(name) is None
         was_first = in_order and line.first()[0] == place
+        self.memos.first_changes(name, bucket)
         if line.remove(place, bucket):
             self._buckets.pop(self._bucket_names.pop(bucket), None)
             self._demands.pop(bucket, None)

@@ -358,23 +358,26 @@ def test_a_scan_during_which_something_changed_is_made_once_more() -> None:
 
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize(
-    ("strategy", "run"),
+    ("strategy", "own", "run"),
     [
-        pytest.param(Strategy.BEST_EFFORT_FIFO, ["new", "old0"], id="asleep"),
-        pytest.param(Strategy.STRICT_FIFO, ["new", "other"], id="the head of a strict queue never sleeps"),
+        pytest.param(Strategy.BEST_EFFORT_FIFO, 8, ["new", "old0"], id="asleep"),
+        pytest.param(Strategy.BEST_EFFORT_FIFO, 0, ["new", "old0"], id="asleep, though of higher priority"),
+        pytest.param(Strategy.STRICT_FIFO, 0, ["new", "other"], id="the head of a strict queue never sleeps"),
+        pytest.param(Strategy.STRICT_FIFO, 8, ["old0", "old1"], id="and keeps what is its queue's"),
     ],
 )
 def test_who_has_evicted_somebody_has_the_room_before_those_who_were_asleep(
-    fair: bool, strategy: Strategy, run: list[str]
+    fair: bool, strategy: Strategy, own: int, run: list[str]
 ) -> None:
-    """Though by order they would be first: they borrow nothing. Else he would evict another one."""
+    """Though by order they would be first: they borrow nothing, or have the higher priority. Else he would evict
+    another one."""
     town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
     town.put(queue("a", "all", [(F, {"gpu": 8})], preemption=Preemption(within_cluster_queue=LOWER)))
-    town.put(queue("b", "all", [(F, {"gpu": 8})], strategy=strategy))
+    town.put(queue("b", "all", [(F, {"gpu": own})], strategy=strategy), queue("c", "all", [(F, {"gpu": 8 - own})]))
     for number in range(2):
         town.put(gang(f"old{number}", "a", 8, created=number, priority=1 - number))
         town.settle()
-    town.put(gang("other", "b", 8, created=2))
+    town.put(gang("other", "b", 8, created=2, priority=0 if own else 3))
     town.settle()
     town.put(gang("new", "a", 8, created=3, priority=2))
     town.settle()
@@ -472,3 +475,61 @@ def test_who_asks_for_none_of_something_takes_back_what_is_its_queues(fair: bool
     town.put(replace(one, pod_sets=(*one.pod_sets, idle)))
     town.settle()
     assert town.admitted() == ["a0", "a1"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("each_for_the_other", [False, True])
+def test_who_was_evicted_does_not_take_back_the_room_that_he_gave(fair: bool, each_for_the_other: bool) -> None:
+    """Though by order he would be first: when he has left, the first flavor has room for all of the gang, so that it
+    borrows as he does, and he has the higher priority. And though that one was evicted for him before."""
+    town = Town(*elastic("first", "second"), rules=replace(KUEUE, fair_sharing=fair))
+    policy = Preemption(reclaim_within_cohort=PreemptionPolicy.ANY)
+    town.put(queue("a", "all", [("first", {"gpu": 2}), ("second", {"gpu": 2})], preemption=policy))
+    town.put(queue("b", "all", [("first", {"gpu": 0})]), queue("c", "all", [("first", {"gpu": 2})]))
+    town.put(gang("old", "b", 4, priority=0 if each_for_the_other else 9, created=2))
+    town.settle()
+    one = gang("new", "a", 2, created=1)
+    one = replace(one, pod_sets=(*one.pod_sets, replace(one.pod_sets[0], name="two")))
+    if each_for_the_other:
+        one = replace(one, evicted="Preempted", evicted_for="uid-old", evicted_at=START)
+    town.put(one)
+    assert town.settle() == 1
+    assert town.admitted() == ["new"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize(
+    ("strategy", "run"),
+    [(Strategy.STRICT_FIFO, ["a0"]), (Strategy.BEST_EFFORT_FIFO, ["a0", "b1"])],
+    ids=["strict", "best"],
+)
+@pytest.mark.parametrize("goes", ["a0", "a1"])
+def test_the_head_of_a_strict_queue_keeps_what_is_its_queues(
+    fair: bool, strategy: Strategy, run: list[str], goes: str
+) -> None:
+    """As long as it waits, and not in its first cycle alone: whoever borrowed it would not be sent for it."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("a", "all", [(F, {"gpu": 8})], strategy=strategy), queue("b", "all", [(F, {"gpu": 0})]))
+    town.put(queue("c", "all", [(F, {"gpu": 1})]))
+    town.put(gang("a0", "a", 4))
+    town.settle()
+    town.put(gang("a1", "a", 8, created=1))
+    town.settle()
+    town.put(gang("b1", "b", 4, created=2), gang("b2", "b", 4, created=2))
+    town.settle()
+    assert town.admitted() == run
+    town.put(gang("c1", "c", created=3))
+    town.settle()
+    assert town.admitted() == [*run, "c1"]
+    assert decide(town.state, town.now, BUDGET).steps == 0
+    if strategy is Strategy.STRICT_FIFO:
+        verdict = town.state.explain(("ns", "b1"))
+        assert verdict is not None
+        assert (verdict.standing, verdict.why.detail, verdict.why.subject) == (
+            Standing.PARKED,
+            Detail.CLAIMED,
+            "ns/a1",
+        )
+        town.remove(Workload, ("ns", goes))
+        town.settle()
+        assert town.admitted() == (["a1", "c1"] if goes == "a0" else ["a0", "b1", "c1"])
