@@ -72,11 +72,14 @@ class Heads(Run):
                 break
             for name in names:
                 self._heads_of(name)
+            self._those_who_keep(self.node(names[0]).root)
         else:
             self.state.heads_before = ""
         self.preempted: set[Key] = set()
         self.kept: list[Key] = []
         """For whom room is taken for the rest of this cycle; they are not admitted in it."""
+        self.kept_by_strict: list[Key] = []
+        """Of them, who takes it in every cycle."""
         for entry in self._in_order():
             self._process(entry)
         if not self.more:
@@ -108,6 +111,14 @@ class Heads(Run):
                 return
             self._nominate(walk.queue, *first)
 
+    def _those_who_keep(self, root: QuotaNode) -> None:
+        """The heads of strict queues that keep room in every cycle, as Kueue never parks them."""
+        for name, bucket in self.state.memos.keeping(root.label):
+            place, first = self.state.lines[name].first(self.state.used(name))
+            if first == bucket:
+                self.state.memos.wake(name, bucket)
+                self._nominate(self.state.queues[name], place, bucket)
+
     def _nominate(self, queue: ClusterQueue, place: QueueKey, bucket: int) -> None:
         gang = self.state.workloads[order.key_of(place)]
         trial = self.look(gang, queue)
@@ -131,7 +142,9 @@ class Heads(Run):
         farthest = self.farthest.get(trial.node.root.label, 0)
         if entry.second or admitted is None or trial.assignment is None or trial.assignment.borrow >= farthest:
             return None
-        walk = self.walks[trial.queue.name]
+        walk = self.walks.get(trial.queue.name)
+        if walk is None:
+            return None
         walk.give(trial.gang, admitted[1])
         walk.next()
         first = walk.peek()
@@ -199,13 +212,7 @@ class Heads(Run):
 
     def _in_order(self) -> Iterator[_Entry]:
         if not self.rules.fair_sharing:
-            line = [(self._classical(entry), entry) for entry in self.entries]
-            heapify(line)
-            while line:
-                entry = heappop(line)[1]
-                yield entry
-                if (another := self._go_on(entry)) is not None:
-                    heappush(line, (self._classical(another), another))
+            yield from self._one_by_one()
             return
         second = [entry for entry in self.entries if entry.second]
         yield from sorted(second, key=self._classical)
@@ -237,6 +244,29 @@ class Heads(Run):
                 else:
                     tournament.leave(best)
 
+    def _one_by_one(self) -> Iterator[_Entry]:
+        """By class, but whoever was evicted for another one of them comes after that one: else he takes the room that
+        he gave, and is evicted again, without end. (Of two who were evicted for each other, the later one.)"""
+        waiting = {entry.trial.gang.uid: entry for entry in self.entries if not entry.second}
+        given: set[Key] = set()
+        line = [(self._classical(entry), entry) for entry in self.entries]
+        heapify(line)
+        while line:
+            chain: list[_Entry] = []
+            before: _Entry | None = heappop(line)[1]
+            while before is not None and before.trial.gang.key not in given:
+                gang = before.trial.gang
+                given.add(gang.key)
+                chain.append(before)
+                before = waiting.get(gang.evicted_for) if gang.evicted else None
+                if before is not None and before.trial.gang.evicted and before.trial.gang.evicted_at > gang.evicted_at:
+                    before = None
+            for entry in reversed(chain):
+                yield entry
+                if (another := self._go_on(entry)) is not None:
+                    waiting[another.trial.gang.uid] = another
+                    heappush(line, (self._classical(another), another))
+
     @staticmethod
     def _classical(entry: _Entry) -> tuple[bool, int, int, int, str, str, Key]:
         gang, assignment = entry.trial.gang, entry.trial.assignment
@@ -267,10 +297,14 @@ class Heads(Run):
             return
         if trial.mode.preempts:
             if not trial.found.victims:
-                if not may_always_reclaim(trial.queue, self.rules):
+                keeps = not may_always_reclaim(trial.queue, self.rules)
+                if keeps:
                     self._ask(entry)
                     self._keep(self._reserve(entry))
-                self._requeue(entry, again=anew, reason=Reason.WAITING_FOR_QUOTA)
+                    if trial.queue.strict:
+                        self.kept_by_strict.append(gang.key)
+                keeps = keeps and trial.queue.strict
+                self._requeue(entry, again=anew, reason=Reason.WAITING_FOR_QUOTA, keeps=keeps)
                 return
             if gang.preemption_gated:
                 why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
@@ -288,7 +322,10 @@ class Heads(Run):
                 return
         if not fits:
             why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
-            self._requeue(entry, again=True, why=why, scanned=False)
+            keeper = self._kept_from(entry)
+            if keeper is not None:
+                why = replace(why, detail=Detail.CLAIMED, subject="/".join(keeper))
+            self._requeue(entry, again=keeper is None, why=why, scanned=False)
             return
         self.preempted |= {key for key, _ in trial.found.victims}
         if trial.mode is Mode.FIT:
@@ -313,6 +350,15 @@ class Heads(Run):
         )
         entry.verdict = verdict
         self.verdicts.append(verdict)
+
+    def _kept_from(self, entry: _Entry) -> Key | None:
+        """Who keeps the room in every cycle that it would have now, if one does."""
+        if not self.kept_by_strict:
+            return None
+        with self.ledger.trial():
+            for key in self.kept_by_strict:
+                self.ledger.release(key)
+            return self.kept_by_strict[0] if self._still_fits(entry) else None
 
     def _keep(self, charge: Charge) -> None:
         """Taken for the rest of this cycle."""
@@ -477,13 +523,12 @@ class Heads(Run):
         kept: list[tuple[FlavorResource, int]] = []
         for fr, amount in entry.usage.usage:
             quota = node.quotas.get(fr)
-            used = node.usage.get(fr, 0)
-            nominal = 0 if quota is None else quota.nominal
+            most = (0 if quota is None else quota.nominal) - node.usage.get(fr, 0)
             if entry.trial.assignment.borrow > 0:
                 limit = None if quota is None else quota.borrowing_limit
-                kept.append((fr, amount if limit is None else min(amount, nominal + limit - used)))
-            else:
-                kept.append((fr, max(0, min(amount, nominal - used))))
+                most = amount if limit is None else most + limit
+            # Where it has more already, that makes no room for others.
+            kept.append((fr, max(0, min(amount, most))))
         return replace(entry.usage, usage=tuple(kept))
 
     def _stand(self, entry: _Entry) -> None:
@@ -516,17 +561,18 @@ class Heads(Run):
         reason: Reason | None = None,
         why: Why | None = None,
         scanned: bool = True,
+        keeps: bool = False,
     ) -> None:
         """`again`: the next cycle looks at it again, whatever changes. `scanned`: that look goes on behind the flavors
-        of this one."""
+        of this one. `keeps`: it keeps room from others in every cycle."""
         trial = entry.trial
         why = why or (trial.why if reason is None else replace(trial.why, reason=reason))
         assignment = trial.assignment
         cursor = assignment.cursor if scanned and assignment is not None else ()
         pending = scanned and assignment is not None and assignment.pending_flavors
         generation = self.state.generation(trial.queue.name)
-        changed = self.state.scanned(trial.gang.key, cursor if pending else (), generation, self.book)
-        entry.again = again or pending or changed
+        goes_on = self.state.scanned(trial.gang.key, cursor if pending else (), generation, self.book)
+        entry.again = again or goes_on
         # The head of a strict queue stays where it is, for all to wait behind; Kueue tries it again and again.
         entry.verdict = Verdict(
             trial.gang.key,
@@ -544,7 +590,7 @@ class Heads(Run):
         if len(held) > 1 and not state.told(trial.queue.name, trial.bucket, why):
             alike = (order.key_of(place) for place in held)
             self.verdicts.extend(replace(entry.verdict, key=key) for key in alike if key != trial.gang.key)
-        state.memos.park(trial.queue.name, trial.bucket, Memo(entry.verdict, self._waits_for_nodes(trial)))
+        state.memos.park(trial.queue.name, trial.bucket, Memo(entry.verdict, self._waits_for_nodes(trial), keeps=keeps))
 
     def _waits_for_nodes(self, trial: Trial) -> bool:
         """May room on nodes change it. Of a choice of flavors or counts only the last is known, and nodes may have

@@ -34,6 +34,8 @@ class Memo(Value, frozen=True):
     left too little quota for it. Who asks before whom decides about it, so it has a turn whenever its tree changes."""
     never: bool = False
     """Nor would it go if nobody else were there: it is in nobody's way who stands behind it."""
+    keeps: bool = False
+    """Of the head of a strict queue, under Kueue's rules: it keeps room from others in every cycle."""
 
 
 Used = Callable[[QueueKey], float] | None

@@ -91,6 +91,8 @@ class Memos:
         """Who was parked in the last cycle."""
         self._stale: set[Bucket] = set()
         """Who was passed by since it was tried."""
+        self._keeping: dict[str, set[Bucket]] = {}
+        """Root (its label) -> who keeps room in it from others in every cycle, and some who do no more."""
         self._late: set[str] = set()
         """Roots (their labels) that changed, and in which those who were parked come after those who were not."""
         self._late_on_nodes: set[Bucket] = set()
@@ -207,6 +209,8 @@ class Memos:
         node = self._ledger.tree.queue(queue)
         if node is not None:
             self._under.setdefault(node.root.label, set()).add(queue)
+            if memo.keeps:
+                self._keeping.setdefault(node.root.label, set()).add((queue, bucket))
         if memo.on_nodes:
             first = self._facts.workloads[order.key_of(line.buckets[bucket][0])]
             # Who leaves a node may open its whole rack to a JobSet: then the room on that one node says nothing.
@@ -253,6 +257,23 @@ class Memos:
         memo = self._facts.lines[queue].parked.get(bucket) or self._doubted.get((queue, bucket), (None,))[0]
         if memo is not None and memo.verdict.key == key:
             self.wake(queue, bucket)
+
+    def _keeps(self, queue: str, bucket: int) -> bool:
+        line = self._facts.lines.get(queue)
+        memo = None if line is None else line.parked.get(bucket)
+        return memo is not None and memo.keeps
+
+    def keeping(self, label: str) -> list[Bucket]:
+        """Who is parked under this root and keeps room from others in every cycle."""
+        held = {at for at in self._keeping.pop(label, ()) if self._keeps(*at)}
+        if held:
+            self._keeping[label] = held
+        return sorted(held)
+
+    def first_changes(self, queue: str, bucket: int) -> None:
+        """The first of a strict queue leaves, or another comes before it: where it kept room, others may have it."""
+        if self._keeps(queue, bucket):
+            self.tree_changed(queue)
 
     def wake_in_doubt(self, queue: str, bucket: int) -> None:
         """It has a turn after all, though it may lack what it lacked."""
@@ -347,6 +368,7 @@ class Memos:
         self._ended_claims.clear()
 
     def _wake_everybody(self) -> None:
+        self._keeping.clear()
         self._late.clear()
         self._late_on_nodes.clear()
         self._told_of.clear()

@@ -706,6 +706,7 @@ class Rules(Value, frozen=True):
             "SchedulingEquivalenceHashing",
             "TASProfileMixed",
             "TASFailedNodeReplacementFailFast",
+            "TASMultiLayerTopology",
             "TASRecomputeAssignmentWithinSchedulingCycle",
             "RecomputeAssignmentUponPreemptionTargetsOverlap",
         }

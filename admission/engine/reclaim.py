@@ -25,7 +25,8 @@ def targets(by: Preemptor, assignment: Assignment, fits: Fits | None = None) -> 
     fits: is there room now, on nodes too; asked with victims removed. None: quota alone decides, and the search moves
     nothing but quota.
     """
-    return _search(by, assignment.usage, assignment.need_preemption(), fits)
+    usage = {fr: amount for fr, amount in assignment.usage.items() if amount}
+    return _search(by, usage, assignment.need_preemption(), fits)
 
 
 def oracle(by: Preemptor, asked: dict[tuple[FlavorResource, int], Found]) -> Oracle:

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from admission.engine import activity, order
 from admission.engine.activity import Activity
 from admission.engine.booking import children_of, mark_of, marked
-from admission.engine.flavors import Demand, demand, turns
+from admission.engine.flavors import Cursor, Demand, demand, turns
 from admission.engine.in_flight import InFlight
 from admission.engine.ledger import Charge, Ledger, charge_of, claim_of
 from admission.engine.line import Line, Memo, Used
@@ -95,9 +95,9 @@ class State:
         """uid of a gang -> when others were evicted for it that have not been admitted since."""
 
         self._in_flight = InFlight()
-        self._scans: dict[Key, tuple[tuple[str, object], tuple[tuple[str, str, int], ...], int, object]] = {}
-        """Of those whose scan of flavors stopped half-way: (whose, cursor, its generation, the book at its beginning).
-        On no object: who remembers nothing begins anew."""
+        self._scans: dict[Key, tuple[tuple[str, object], Cursor, int, object, frozenset[Cursor]]] = {}
+        """Of those whose scan of flavors stopped half-way: (whose, cursor, its generation, the book at its beginning,
+        all cursors since). On no object: who remembers nothing begins anew."""
         self._blocked: dict[Key, Why] = {}
         self._untold: dict[Key, None] = {}
         self._entry: dict[Key, tuple[str, int, QueueKey]] = {}
@@ -336,6 +336,10 @@ class State:
         self._settle()
         return self._activity.get(name, (False, "Unknown", "The ClusterQueue does not exist"))
 
+    def takes_part(self, name: str) -> bool:
+        """Was this ClusterQueue active as the last decision began."""
+        return self._activity.get(name, activity.READY)[0]
+
     def local_queue_active(self, key: Key) -> Activity:
         self._settle()
         local = self.local_queues.get(key)
@@ -381,6 +385,10 @@ class State:
                         self._untold.update((order.key_of(place), None) for place in line)  # where they stand now
                     self.queues[value.name] = value
                     self._config_changed = True
+                    if value.name in self.lines and before is not None and before.strategy is not value.strategy:
+                        for gang in [self.workloads[order.key_of(place)] for place in self.lines[value.name]]:
+                            if gang.uid in self.preempting:
+                                self._line_up_again(gang)  # it may stand first for that no more, or does now
             case LocalQueue():
                 self._put_local(value)
             case Cohort():
@@ -657,6 +665,9 @@ class State:
         """Is room being freed for it. Whoever was evicted for it before it was evicted itself made room for then."""
         if gang.claims is not None:
             return True
+        queue = self.queues.get(self.queue_of(gang))
+        if queue is not None and queue.strict and not self.rules.promises:
+            return False  # there, nobody goes before whom the order puts first
         since = gang.evicted_at if gang.evicted else 0
         return any(at >= since for at in self.preempting.get(gang.uid, ()))
 
@@ -689,6 +700,7 @@ class State:
         was = line.first()[0] if strict and line.buckets and self.used(name) is None else place
         if place < was:
             self._untold[order.key_of(was)] = None
+            self.memos.first_changes(name, line.first()[1])
         line.add(place, bucket)
         self._entry[key] = (name, bucket, place)
         if self.memos.lined_up(name, bucket) or strict:
@@ -707,6 +719,7 @@ class State:
         queue = self.queues.get(name)
         in_order = queue is not None and queue.strict and self.used(name) is None
         was_first = in_order and line.first()[0] == place
+        self.memos.first_changes(name, bucket)
         if line.remove(place, bucket):
             self._buckets.pop(self._bucket_names.pop(bucket), None)
             self._demands.pop(bucket, None)
@@ -1015,19 +1028,20 @@ class State:
                 out.append(verdict)
         return out
 
-    def scanned(
-        self, key: Key, cursor: tuple[tuple[str, str, int], ...], generation: int, book: tuple[int, int]
-    ) -> bool:
+    def scanned(self, key: Key, cursor: Cursor, generation: int, book: tuple[int, int]) -> bool:
         """A cycle looked at a gang in line, on a book of these versions, and the next look at it goes on behind these
-        flavors; empty: the scan is over. True where it was begun on another book: what was said of the flavors before
-        may be so no more."""
+        flavors; empty: the scan is over. So it is where it comes back to flavors behind which it went on before: each
+        pod set goes on where it stopped, and one may stop anew as another comes to its end. True where it goes on, or
+        was begun on another book: what was said of the flavors before may be so no more."""
         gang = self.workloads[key]
-        *_, began = self._scans.pop(key, ("", (), 0, book))
+        *_, began, seen = self._scans.pop(key, ("", (), 0, book, frozenset[Cursor]()))
+        if cursor in seen:
+            cursor = ()
         if cursor:
-            self._scans[key] = (_order_of(gang), cursor, generation, began)
+            self._scans[key] = (_order_of(gang), cursor, generation, began, seen | {cursor})
         if gang.cursor != cursor:
             self.workloads[key] = replace(gang, cursor=cursor, cursor_generation=generation)
-        return began != book
+        return bool(cursor) or began != book
 
     def generation(self, queue: str) -> int:
         """Grows when a scan of flavors that stopped half-way is worth starting anew: the queue was changed, or

@@ -325,6 +325,10 @@ class Run:
         )
 
     def holders(self, queue: str) -> tuple[Workload, ...]:
+        """Who holds quota of a queue and might go. Of one that is stopped, or otherwise not active, nobody could come
+        back: Kueue lets those run to their end."""
+        if not self.rules.promises and not self.state.takes_part(queue):
+            return ()
         held = self.state.holders(queue)
         if not self.as_if:
             return held

@@ -671,7 +671,7 @@ def test_no_nodes_and_no_topology_are_answers_too(rules: Rules) -> None:
     assert place(book, [asks(0)], rules=rules) == {}
 
 
-LAYERED = replace(KUEUE, gates=KUEUE.gates | {"TASMultiLayerTopology"})
+ONE_LAYER = replace(KUEUE, gates=KUEUE.gates - {"TASMultiLayerTopology"})
 NO_SIZE = "slice topology requested, but slice size not provided"
 
 
@@ -698,23 +698,23 @@ NO_SIZE = "slice topology requested, but slice size not provided"
             "podset slice topology block is above the podset topology rack",
         ),
         (
-            LAYERED,
+            KUEUE,
             {"slices": (("rack", 6), ("shelf", 2))},
             "no requested topology level for additional slice layer: shelf",
         ),
         (
-            LAYERED,
+            KUEUE,
             {"slices": (("rack", 6), ("rack", 2))},
             "additional slice layer topology rack must be at a lower level than rack",
         ),
         (
-            LAYERED,
+            KUEUE,
             {"slices": (("rack", 6), (HOST, 4))},
             "additional slice layer size 4 must evenly divide parent layer size 6",
         ),
-        (LAYERED, {"slices": (("rack", 6), (HOST, 1))}, None),
-        (KUEUE, {"slices": (("rack", 6), (HOST, 4))}, None),
-        (LAYERED, {"required": "rack", "slice_required": "rack", "slice_size": 6}, None),
+        (KUEUE, {"slices": (("rack", 6), (HOST, 1))}, None),
+        (ONE_LAYER, {"slices": (("rack", 6), (HOST, 4))}, None),
+        (KUEUE, {"required": "rack", "slice_required": "rack", "slice_size": 6}, None),
         (MUSTER, {"required": "rack", "slice_required": "rack", "slice_size": 6}, None),
         (MUSTER, {"slices": (("rack", 6), (HOST, 1))}, None),
     ],

@@ -27,6 +27,7 @@ from admission.engine.model import (
     Requirement,
     Rules,
     Standing,
+    StopPolicy,
     Strategy,
     Topology,
     Verdict,
@@ -357,23 +358,26 @@ def test_a_scan_during_which_something_changed_is_made_once_more() -> None:
 
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize(
-    ("strategy", "run"),
+    ("strategy", "own", "run"),
     [
-        pytest.param(Strategy.BEST_EFFORT_FIFO, ["new", "old0"], id="asleep"),
-        pytest.param(Strategy.STRICT_FIFO, ["new", "other"], id="the head of a strict queue never sleeps"),
+        pytest.param(Strategy.BEST_EFFORT_FIFO, 8, ["new", "old0"], id="asleep"),
+        pytest.param(Strategy.BEST_EFFORT_FIFO, 0, ["new", "old0"], id="asleep, though of higher priority"),
+        pytest.param(Strategy.STRICT_FIFO, 0, ["new", "other"], id="the head of a strict queue never sleeps"),
+        pytest.param(Strategy.STRICT_FIFO, 8, ["old0", "old1"], id="and keeps what is its queue's"),
     ],
 )
 def test_who_has_evicted_somebody_has_the_room_before_those_who_were_asleep(
-    fair: bool, strategy: Strategy, run: list[str]
+    fair: bool, strategy: Strategy, own: int, run: list[str]
 ) -> None:
-    """Though by order they would be first: they borrow nothing. Else he would evict another one."""
+    """Though by order they would be first: they borrow nothing, or have the higher priority. Else he would evict
+    another one."""
     town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
     town.put(queue("a", "all", [(F, {"gpu": 8})], preemption=Preemption(within_cluster_queue=LOWER)))
-    town.put(queue("b", "all", [(F, {"gpu": 8})], strategy=strategy))
+    town.put(queue("b", "all", [(F, {"gpu": own})], strategy=strategy), queue("c", "all", [(F, {"gpu": 8 - own})]))
     for number in range(2):
         town.put(gang(f"old{number}", "a", 8, created=number, priority=1 - number))
         town.settle()
-    town.put(gang("other", "b", 8, created=2))
+    town.put(gang("other", "b", 8, created=2, priority=0 if own else 3))
     town.settle()
     town.put(gang("new", "a", 8, created=3, priority=2))
     town.settle()
@@ -412,3 +416,142 @@ def test_nobody_borrows_what_the_next_of_a_queue_takes_back(fair: bool, inner: s
     while (plan := town.cycle()).decisions:
         sent += [decision.key[1] for decision in plan.decisions if isinstance(decision, Evict)]
     assert (sent, town.admitted()) == ([], ["a0", "a1", "a2", "a3", "theirs"])
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_who_found_no_flavors_for_all_of_its_pod_sets_makes_room_for_those_behind(fair: bool) -> None:
+    """One finds room in the first flavor, and none is left for the others; then the other way round, and so on."""
+    town = Town(*elastic("first", "second"), rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("a", flavors=[("first", {"gpu": 4}), ("second", {"gpu": 4})]))
+    town.put(gang("runs", "a", 3), gang("too", "a", 3, created=1))
+    town.settle()
+    one = gang("two", "a", created=2)
+    pods = one.pod_sets[0]
+    town.put(replace(one, pod_sets=tuple(replace(pods, name=name) for name in ("x", "y", "z"))))
+    town.put(gang("small", "a", created=3))
+    town.settle()
+    assert town.admitted() == ["runs", "small", "too"]
+    assert decide(town.state, town.now, BUDGET).steps == 0
+    town.remove(Workload, ("ns", "runs"))
+    town.settle()
+    assert town.admitted() == ["small", "too", "two"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_quota_cut_below_what_a_queue_holds_makes_no_room_for_others(fair: bool) -> None:
+    """Its head finds nobody to evict, and keeps for this cycle what its queue may have: nothing, for that has more
+    already."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("a", "all", [(F, {"gpu": Quota(8, borrowing_limit=0)})]))
+    town.put(queue("b", "all", [(F, {"gpu": 10})]), queue("c", "all", [(F, {"gpu": 0})]))
+    town.put(gang("a0", "a", 8))
+    town.settle()
+    town.put(queue("a", "all", [(F, {"gpu": Quota(2, borrowing_limit=0)})], generation=1))
+    town.put(gang("a1", "a", created=1), gang("b1", "b", 4, created=2), gang("c1", "c", 4, created=3))
+    town.settle()
+    assert town.admitted() == ["a0", "b1"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "first"), [(Strategy.STRICT_FIFO, "high"), (Strategy.BEST_EFFORT_FIFO, "mid")], ids=["strict", "best"]
+)
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_was_freed_in_a_strict_queue_goes_by_its_order(strategy: Strategy, first: str, changed: bool) -> None:
+    """In a best-effort queue it is his for whom others were evicted."""
+    town = Town(*elastic(F), rules=KUEUE)
+    other = next(one for one in Strategy if one is not strategy)
+    a = queue("a", flavors=[(F, {"gpu": 8})], strategy=strategy, preemption=Preemption(within_cluster_queue=LOWER))
+    town.put(replace(a, strategy=other) if changed else a, gang("low", "a", 8))
+    town.settle()
+    town.put(gang("mid", "a", 8, created=1, priority=1))
+    town.cycle()
+    town.put(a, gang("high", "a", 8, created=2, priority=2))
+    town.leave()
+    town.cycle()
+    assert town.admitted() == [first]
+
+
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE, replace(KUEUE, fair_sharing=True)], ids=["muster", "kueue", "fair"])
+def test_who_runs_in_a_queue_that_is_stopped_runs_to_its_end(rules: Rules) -> None:
+    """He could not come back. (The guarantee of nominal quota is a promise that Kueue does not make.)"""
+    town = Town(*elastic(F), rules=rules)
+    town.put(queue("a", "all", [(F, {"gpu": 8})], preemption=Preemption(reclaim_within_cohort=PreemptionPolicy.ANY)))
+    b, c = (queue(name, "all", [(F, {"gpu": 0})]) for name in "bc")
+    town.put(b, c, gang("b0", "b", 4), gang("c0", "c", 4))
+    town.settle()
+    town.put(replace(b, stop_policy=StopPolicy.HOLD), gang("a0", "a", 4, created=1), gang("a1", "a", 4, created=2))
+    town.settle()
+    assert town.admitted() == (["a0", "a1"] if rules is MUSTER else ["a0", "b0"])
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_who_asks_for_none_of_something_takes_back_what_is_its_queues(fair: bool) -> None:
+    """Its queue borrows of that; no pods of the other pod set are wanted now."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("a", "all", [(F, {"gpu": 4, "cpu": 0})], preemption=Preemption(reclaim_within_cohort=LOWER)))
+    town.put(queue("b", "all", [(F, {"gpu": 0, "cpu": 4})]))
+    town.put(gang("a0", "a", each={"cpu": 2}), gang("b0", "b", 4))
+    town.settle()
+    one = gang("a1", "a", 4, priority=1, created=1)
+    idle = replace(gang("idle", "a", 0, each={"cpu": 1}).pod_sets[0], name="idle")
+    town.put(replace(one, pod_sets=(*one.pod_sets, idle)))
+    town.settle()
+    assert town.admitted() == ["a0", "a1"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("each_for_the_other", [False, True])
+def test_who_was_evicted_does_not_take_back_the_room_that_he_gave(fair: bool, each_for_the_other: bool) -> None:
+    """Though by order he would be first: when he has left, the first flavor has room for all of the gang, so that it
+    borrows as he does, and he has the higher priority. And though that one was evicted for him before."""
+    town = Town(*elastic("first", "second"), rules=replace(KUEUE, fair_sharing=fair))
+    policy = Preemption(reclaim_within_cohort=PreemptionPolicy.ANY)
+    town.put(queue("a", "all", [("first", {"gpu": 2}), ("second", {"gpu": 2})], preemption=policy))
+    town.put(queue("b", "all", [("first", {"gpu": 0})]), queue("c", "all", [("first", {"gpu": 2})]))
+    town.put(gang("old", "b", 4, priority=0 if each_for_the_other else 9, created=2))
+    town.settle()
+    one = gang("new", "a", 2, created=1)
+    one = replace(one, pod_sets=(*one.pod_sets, replace(one.pod_sets[0], name="two")))
+    if each_for_the_other:
+        one = replace(one, evicted="Preempted", evicted_for="uid-old", evicted_at=START)
+    town.put(one)
+    assert town.settle() == 1
+    assert town.admitted() == ["new"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize(
+    ("strategy", "run"),
+    [(Strategy.STRICT_FIFO, ["a0"]), (Strategy.BEST_EFFORT_FIFO, ["a0", "b1"])],
+    ids=["strict", "best"],
+)
+@pytest.mark.parametrize("goes", ["a0", "a1"])
+def test_the_head_of_a_strict_queue_keeps_what_is_its_queues(
+    fair: bool, strategy: Strategy, run: list[str], goes: str
+) -> None:
+    """As long as it waits, and not in its first cycle alone: whoever borrowed it would not be sent for it."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("a", "all", [(F, {"gpu": 8})], strategy=strategy), queue("b", "all", [(F, {"gpu": 0})]))
+    town.put(queue("c", "all", [(F, {"gpu": 1})]))
+    town.put(gang("a0", "a", 4))
+    town.settle()
+    town.put(gang("a1", "a", 8, created=1))
+    town.settle()
+    town.put(gang("b1", "b", 4, created=2), gang("b2", "b", 4, created=2))
+    town.settle()
+    assert town.admitted() == run
+    town.put(gang("c1", "c", created=3))
+    town.settle()
+    assert town.admitted() == [*run, "c1"]
+    assert decide(town.state, town.now, BUDGET).steps == 0
+    if strategy is Strategy.STRICT_FIFO:
+        verdict = town.state.explain(("ns", "b1"))
+        assert verdict is not None
+        assert (verdict.standing, verdict.why.detail, verdict.why.subject) == (
+            Standing.PARKED,
+            Detail.CLAIMED,
+            "ns/a1",
+        )
+        town.remove(Workload, ("ns", goes))
+        town.settle()
+        assert town.admitted() == (["a1", "c1"] if goes == "a0" else ["a0", "b1", "c1"])
