@@ -422,11 +422,11 @@ EVICTED: Mapping[str, Advice] = {
     ),
     **{
         f"{kind}Stopped": Advice(
-            f"Its {kind} is stopped: with HoldAndDrain what runs leaves it, too.",
+            f"Its {kind} is stopped{more}: with HoldAndDrain what runs leaves it, too.",
             "Wait, or use another queue.",
             "Let the queue go on: `muster resume QUEUE`.",
         )
-        for kind in ("ClusterQueue", "LocalQueue")
+        for kind, more in (("ClusterQueue", ", or is being deleted"), ("LocalQueue", ""))
     },
     "Deactivated": Advice(
         "Its Workload was switched off: its owner paused it, somebody set spec.active to false, or its Workload or its "
