@@ -306,9 +306,9 @@ DETAILS: Mapping[Detail, Advice] = {
         (_MIS,),
     ),
     Detail.FLAVOR_TOPOLOGY: Advice(
-        "The flavor's topology does not have what the job's topology request names.",
+        "The flavor's topology does not have what the job's topology request names, or the flavor is elastic.",
         "Request a level that the Topology has, or none.",
-        "Give the flavor a Topology with this level.",
+        "Give the flavor a Topology with this level. Who demands a level needs a flavor that is not elastic.",
         r"^Flavor [^ ]+: ",
         (_FLAVOR,),
     ),
