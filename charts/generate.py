@@ -75,6 +75,8 @@ _NAME: Object = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 _USERS: Object = {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^[A-Za-z0-9:@._/-]+$"}}
 _FOUND_BY = ("name", "component")
+OF_PARENTS = ("global", "enabled")
+"""What a chart that this one is a part of gives it beside its values."""
 _LABELS: Object = {"type": "object", "additionalProperties": _TEXT}
 _AMOUNT: Object = {
     "type": ["string", "number"],
@@ -190,6 +192,8 @@ def values_schema() -> Object:
     whole = _object(
         (),
         **{"global": _FREE},  # a keyword of Python; Helm gives it to every chart
+        # The condition of a chart that has this one as a part: where it is false, nothing is asked here.
+        enabled={"const": True},
         apiGroup=_choice(*GROUPS),
         hold=_choice("auto", "policy", "webhook"),
         image=_object(
@@ -219,7 +223,8 @@ def values_schema() -> Object:
         gangPriorityClass=_object((), create=_BOOL),
         # By these two the Deployment and the Services find the pods.
         podLabels={**_LABELS, "propertyNames": {"not": _choice(*(f"app.kubernetes.io/{key}" for key in _FOUND_BY))}},
-        podAnnotations=_LABELS,
+        # By that one pods are made anew.
+        podAnnotations={**_LABELS, "propertyNames": {"not": {"const": "checksum/config"}}},
         nodeSelector=_LABELS,
         tolerations={
             "type": "array",
@@ -233,7 +238,30 @@ def values_schema() -> Object:
             ),
         },
         affinity=_AFFINITY,
+        topologySpreadConstraints={
+            "type": "array",
+            "items": _object(
+                ("topologyKey",),
+                maxSkew={"type": "integer", "minimum": 1},
+                topologyKey=_TEXT,
+                whenUnsatisfiable=_choice("DoNotSchedule", "ScheduleAnyway"),
+                labelSelector=_SELECTOR,
+                matchLabelKeys={"type": "array", "items": _TEXT},
+                minDomains={"type": "integer", "minimum": 1},
+                nodeAffinityPolicy=_choice("Honor", "Ignore"),
+                nodeTaintsPolicy=_choice("Honor", "Ignore"),
+            ),
+        },
         extraArgs={"type": "array", "items": _TEXT},
+        extraEnv={
+            "type": "array",
+            "items": _object(
+                ("name",),
+                name={"type": "string", "minLength": 1, "not": {"const": "POD_NAMESPACE"}},
+                value=_TEXT,
+                valueFrom=_FREE,
+            ),
+        },
         serviceAccount=_object((), annotations=_LABELS),
         rbac=_object((), aggregate=_BOOL, showLeader=_BOOL, queueAdmins={"type": "array", "items": _TEXT}),
         networkPolicy=_object(
@@ -292,7 +320,7 @@ def switches(schema: Object, path: str = "") -> Iterator[str]:
     an older chart's defaults in place of these, a new one is not there: it would count as off, or fail to render."""
     for key, inner in schema["properties"].items():
         at = f"{path}{key}"
-        if at in ("global", "config"):
+        if at in (*OF_PARENTS, "config"):
             continue
         if "properties" in inner:
             yield from switches(inner, f"{at}.")

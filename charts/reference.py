@@ -22,7 +22,7 @@ from admission import names as all_names
 from admission.api import config, crd
 from admission.names import Names
 from admission.web.metrics import FAMILIES
-from charts.generate import CHART, values_schema
+from charts.generate import CHART, OF_PARENTS, values_schema
 from charts.monitoring import ALERTS, DASHBOARDS
 
 Object = dict[str, Any]
@@ -161,7 +161,7 @@ def leaves(schema: Object, path: str = "") -> Iterator[tuple[str, Object]]:
         at = f"{path}{key}"
         if inner.get("properties") and at != "config":
             yield from leaves(inner, f"{at}.")
-        elif at != "global":
+        elif at not in OF_PARENTS:
             yield at, inner
 
 

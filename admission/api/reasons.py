@@ -307,9 +307,9 @@ DETAILS: Mapping[Detail, Advice] = {
         (_MIS,),
     ),
     Detail.FLAVOR_TOPOLOGY: Advice(
-        "The flavor's topology does not have what the job's topology request names.",
+        "The flavor's topology does not have what the job's topology request names, or the flavor is elastic.",
         "Request a level that the Topology has, or none.",
-        "Give the flavor a Topology with this level.",
+        "Give the flavor a Topology with this level. Who demands a level needs a flavor that is not elastic.",
         r"^Flavor [^ ]+: ",
         (_FLAVOR,),
     ),
@@ -425,11 +425,11 @@ EVICTED: Mapping[str, Advice] = {
     ),
     **{
         f"{kind}Stopped": Advice(
-            f"Its {kind} is stopped: with HoldAndDrain what runs leaves it, too.",
+            f"Its {kind} is stopped{more}: with HoldAndDrain what runs leaves it, too.",
             "Wait, or use another queue.",
             "Let the queue go on: `muster resume QUEUE`.",
         )
-        for kind in ("ClusterQueue", "LocalQueue")
+        for kind, more in (("ClusterQueue", ", or is being deleted"), ("LocalQueue", ""))
     },
     "Deactivated": Advice(
         "Its Workload was switched off: its owner paused it, somebody set spec.active to false, its Workload or its "

@@ -68,6 +68,8 @@ class Room:
     """What it could hold with nobody else there."""
     asked: int = 0
     """By the job that is asked about."""
+    least: int = 0
+    """Of it, with the fewest pods that the job may start with."""
     limited_by: str = ""
     """The queue or cohort at which `asked` ends; "" when it fits."""
 

@@ -414,6 +414,7 @@ class Controller:
                 self._tell_news(old, new)
         elif old is not None:
             self.world.job_lost(old)
+            self.actuator.gone(old.uid)
             if (seen := self.world.workload_of_uid(old.uid)) is not None:
                 self._sweep_soon(seen)
 

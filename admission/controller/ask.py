@@ -310,7 +310,9 @@ class Ask:
         if standing.state is State.WAITING:
             forest = await self._forest() if target else None
             left = max(0, standing.pods - sum(count for _, count in value.reclaimable))
-            room = () if forest is None else forest.room_for(target, standing.requests, left)
+            part = value.pod_sets[0].min_count if len(value.pod_sets) == 1 else None
+            fewest = left if part is None else min(part, left)
+            room = () if forest is None else forest.room_for(target, standing.requests, left, fewest)
             if not live:
                 standing = await self._outlived(standing)
                 standing = as_stopped(standing, queue, None if forest is None else forest.queues.get(target))

@@ -174,6 +174,7 @@ class Hooks:
             ca_bundle=have.bundle,
             service=self._service,
             url=self._url,
+            home=self._namespace,
             governed_namespaces=self._governed,
             defaulted_namespaces=self._defaulted,
         ):

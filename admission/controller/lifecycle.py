@@ -411,6 +411,8 @@ class Sight:
     """Of the ClusterQueue; the LocalQueue's where that is stricter."""
     stopped_by: str = ""
     """"ClusterQueue" or "LocalQueue"."""
+    queue_goes: bool = False
+    """Its ClusterQueue is being deleted, which takes until nothing is reserved in it."""
     lost_nodes: tuple[str, ...] = ()
     """Nodes of the gang that are lost, have lost the devices that it holds there, or are `tainted`."""
     tainted: tuple[tuple[str, str], ...] = ()
@@ -579,6 +581,8 @@ def bare_step(
     given_twice: str = "",
     class_value: int | None = None,
     set_ahead: SetAhead = NOT_SET,
+    *,
+    queue_goes: bool = False,
 ) -> Next:
     """The same for a Workload that somebody made without a job that Muster knows. Whoever runs it starts at Admitted,
     stops at Evicted, and says by taking status.admission away that nothing of it runs any more. class_value: of the
@@ -594,7 +598,8 @@ def bare_step(
         return NOTHING
     if value.evicted:
         return NOTHING if value.admitted else Next(ReleaseWorkload())
-    leaves = _told_to_leave(workload, stop, stopped_by, required, now) or ran_out(workload, now, set_ahead)
+    leaves = _told_to_leave(workload, stop, stopped_by, required, now, queue_goes=queue_goes)
+    leaves = leaves or ran_out(workload, now, set_ahead)
     if leaves is None and given_twice:
         leaves = EvictWorkload("OutOfSync", given_twice)
     if leaves is not None:
@@ -806,7 +811,15 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     assert job is not None
     assert workload is not None
     value = workload.value
-    told = _told_to_leave(workload, seen.stop_policy, seen.stopped_by, seen.required, now, paused=job.paused)
+    told = _told_to_leave(
+        workload,
+        seen.stop_policy,
+        seen.stopped_by,
+        seen.required,
+        now,
+        paused=job.paused,
+        queue_goes=seen.queue_goes,
+    )
     if told is not None:
         return told
     if seen.given_twice:
@@ -895,8 +908,9 @@ def _told_to_leave(
     now: int,
     *,
     paused: bool = False,
+    queue_goes: bool = False,
 ) -> EvictWorkload | None:
-    """Somebody said so: its owner, a queue's stop policy, or an admission check."""
+    """Somebody said so: its owner, a queue's stop policy or deletion, or an admission check."""
     value = workload.value
     if workload.deleting:
         return EvictWorkload(DEACTIVATED, "Its Workload was deleted")
@@ -910,6 +924,8 @@ def _told_to_leave(
         return pauses
     if stop is StopPolicy.HOLD_AND_DRAIN or (stop is StopPolicy.HOLD and not value.admitted):
         return EvictWorkload(f"{stopped_by}Stopped", f"The {stopped_by} is stopped")
+    if queue_goes and not value.admitted:
+        return EvictWorkload("ClusterQueueStopped", "The ClusterQueue is being deleted")
     return _said_no(value, required)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
+from msgspec.structs import replace
+
 from admission.controller.world import WorkloadSeen
-from admission.engine.model import Key, Standing, Usage, Verdict, Why, Workload
+from admission.engine.model import Key, Reason, Standing, Usage, Verdict, Workload
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
 from admission.jobs.kinds import JobView
@@ -32,7 +34,7 @@ class Numbers:
             node = tree.cohort(seen.name)
             yield "Cohort", seen.name, state.cohort_numbers(seen.name), lent.get(node, {}) if node else {}
 
-    def waiting(self) -> Iterator[tuple[str, Why, float, Workload]]:
+    def waiting(self) -> Iterator[tuple[str, Verdict, float]]:
         controller, now = self._controller, self._controller.now()
         if not controller.leading:
             return  # what was found while it led says nothing now
@@ -41,7 +43,13 @@ class Numbers:
             if seen is not None and verdict.standing is not Standing.ADMITTED:  # its admission is being written
                 value = seen.view.value
                 seconds = max(0, now - max(value.created, value.evicted_at)) / 1000
-                yield self.queue_of_gang(verdict.key), verdict.why, seconds, value
+                name = self.queue_of_gang(verdict.key)
+                queue = controller.state.cluster_queue(name)
+                untried = verdict.why.reason is Reason.WAITING_FOR_QUOTA and not verdict.requests
+                if untried and queue is not None:  # it stands behind the head of a strict queue
+                    yield name, replace(verdict, requests=controller.state.demand(value, queue).told), seconds
+                else:
+                    yield name, verdict, seconds
 
     def held_by(self, key: Key) -> tuple[Workload, float] | None:
         value = self._controller.state.workload(key)

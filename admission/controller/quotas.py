@@ -35,14 +35,17 @@ class Forest:
                 self._tree.add(node, _held(raw))
         self._lent = self._tree.lent()
 
-    def room_for(self, queue: str, requests: Iterable[tuple[str, int]], pods: int) -> tuple[Room, ...]:
-        """Quota of a ClusterQueue for what a job of so many pods asks; nothing where there is no such queue."""
+    def room_for(self, queue: str, requests: Iterable[tuple[str, int]], pods: int, fewest: int) -> tuple[Room, ...]:
+        """Quota of a ClusterQueue for what a job of so many pods asks, which may start with the fewest of them; nothing
+        where there is no such queue."""
         node = self._tree.queue(queue)
         if node is None:
             return ()
         asked = {**dict(requests), PODS: pods}
         own, held = node.nominal_of_all(), node.held_by_all()
-        return tuple(self._room(node, fr, own, held, asked[fr[1]]) for fr in node.quotas if fr[1] in asked)
+        least = {name: -(-amount * fewest // pods) if pods else 0 for name, amount in asked.items()}
+        found = ((fr, self._room(node, fr, own, held, asked[fr[1]])) for fr in node.quotas if fr[1] in asked)
+        return tuple(replace(room, least=least[fr[1]]) for fr, room in found)
 
     def rows(self, below: dict[str, list[QueueRow]]) -> list[QueueRow]:
         """Of all, each behind its parent. `below`: LocalQueues by ClusterQueue, which are taken out."""

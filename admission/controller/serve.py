@@ -186,11 +186,7 @@ async def serve(
 
         async def work() -> None:
             await try_to_prove()
-            proving = asyncio.create_task(prove_on(), name="proof")
-            try:
-                await controller.lead()
-            finally:
-                proving.cancel()
+            await _together(controller.lead(), prove_on())
 
         group.create_task(_campaign(elector, rival, work), name="campaign")
 
@@ -262,13 +258,18 @@ async def _beside(rival: Rival, work: Callable[[], Awaitable[None]]) -> None:
     """The work, until Kueue comes to lead. Raises RivalLeads then, once the work has ended."""
     if await rival.leads():
         raise RivalLeads(rival.why())
-    working, watching = asyncio.ensure_future(work()), asyncio.ensure_future(rival.watch())
+    await _together(work(), rival.watch())
+
+
+async def _together(*parts: Awaitable[None]) -> None:
+    """Until one of them ends, and with it the others. Raises what one of them did, the earlier first."""
+    running = [asyncio.ensure_future(part) for part in parts]
     try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (working, watching):
+        for task in running:
             task.cancel()
-        done = await asyncio.gather(working, watching, return_exceptions=True)
+        done = await asyncio.gather(*running, return_exceptions=True)
     for result in done:
         if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
             raise result

@@ -249,8 +249,11 @@ def _room_table(rooms: Sequence[Room]) -> Table:
         *cells, short_of = quantity.words(
             room.resource, room.asked, room.free, room.most, room.nominal, room.used, missing
         )
-        if room.asked > room.most:
-            verdict = Text("can never fit" + (f": ends at {room.limited_by}" if room.limited_by else ""), style="red")
+        ends = f": ends at {room.limited_by}" if room.limited_by else ""
+        if room.least > room.most:
+            verdict = Text(f"can never fit{ends}", style="red")
+        elif room.asked > room.most:
+            verdict = Text(f"fits with fewer pods alone{ends}", style="yellow")
         elif room.asked > room.free:
             verdict = Text(
                 f"{short_of} short" + (f", ends at {room.limited_by}" if room.limited_by else ""), style="yellow"

@@ -194,10 +194,12 @@ def configurations(
     ca_bundle: bytes,
     service: tuple[str, str] | None = None,
     url: str = "",
+    home: str = "muster-system",
     governed_namespaces: Mapping[str, Any] | None = None,
     defaulted_namespaces: Mapping[str, Any] | None = None,
 ) -> list[Json]:
-    """The webhook configurations, both named `muster`. `service` is (namespace, name); without one `url` counts."""
+    """The webhook configurations, both named `muster`. `service` is (namespace, name); without one `url` counts. home:
+    the namespace of the replicas, of which no webhook is asked."""
     bundle = base64.b64encode(ca_bundle).decode()
 
     def client(path: str) -> Json:
@@ -219,7 +221,7 @@ def configurations(
 
     everywhere = {
         "matchExpressions": [
-            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", "muster-system"]}
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", home]}
         ]
     }
 

@@ -895,6 +895,7 @@ class World:
             outside=job is not None and self.outside(job),
             stop_policy=policy,
             stopped_by=by,
+            queue_goes=workload is not None and self._queue_goes(workload.value),
             lost_nodes=lost,
             tainted=tuple(sorted(tainted.items())),
             short=tuple(sorted((node, left) for node, left in bare.items() if node not in gone)),
@@ -1514,6 +1515,10 @@ class World:
             return of_local, "LocalQueue"
         return of_queue, "ClusterQueue"
 
+    def _queue_goes(self, value: Workload) -> bool:
+        queue = self._cluster_queue(value)
+        return queue is not None and queue.terminating
+
     def _cluster_queue(self, value: Workload) -> ClusterQueue | None:
         """Where it holds quota, or would."""
         if value.admission is not None:
@@ -1609,7 +1614,15 @@ class World:
         twice = self._given_twice.get(seen.uid, "")
         to = self.defaults.workload_priorities.get(seen.view.priority_class)
         return bare_step(
-            seen.view, *self._stopped(value), settings, now, self._required(value), twice, to, self.set_ahead()
+            seen.view,
+            *self._stopped(value),
+            settings,
+            now,
+            self._required(value),
+            twice,
+            to,
+            self.set_ahead(),
+            queue_goes=self._queue_goes(value),
         )
 
     def _children_of(self, job: JobView) -> Collection[JobKey]:

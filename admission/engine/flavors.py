@@ -400,6 +400,9 @@ _NO_LEVELS = (
 )
 
 
+_NOT_CHOSEN = "nodes of an elastic flavor are not chosen, so that no level of a topology could be kept"
+
+
 def _must_stand(topology: TopologyRequest | None) -> bool:
     """Does a pod set ask for a place without which it may not start."""
     return topology is not None and bool(
@@ -952,9 +955,12 @@ class _Scan:
             for level in (request.required, request.preferred, request.slice_required, *(s[0] for s in request.slices))
             if level
         }
+        if by_nodes and flavor.elastic:
+            bound = request.required or request.slice_required or request.slices
+            return _NOT_CHOSEN if bound and self._brings_nodes(pod_set, group) else ""
         if by_nodes:
             levels.discard(HOSTNAME_LABEL)
-            if not levels or flavor.elastic:
+            if not levels:
                 return ""
         if not flavor.topology:
             if not any(resource in group.covered for resource, _ in pod_set.shape.requests):
@@ -967,6 +973,14 @@ class _Scan:
         if not missing:
             return ""
         return f"topology {flavor.topology} has no level {missing[0]} (it has {', '.join(topology.levels)})"
+
+    def _brings_nodes(self, pod_set: PodSet, group: ResourceGroup) -> bool:
+        """Do pods get their nodes by a flavor of this group, for no other group has one whose nodes are chosen."""
+        asked = [name for name, amount in pod_set.shape.requests if amount and name in self.group_of]
+        groups = [self.group_of[name] for name in [name for name in asked if is_device(name)] or asked]
+        others = {flavor.name for one in groups if one is not group for flavor in one.flavors}
+        solid = any(name in self.flavors and not self.flavors[name].elastic for name in others)
+        return any(one is group for one in groups) and not solid
 
     # -------------------------------------------------------- nodes
 

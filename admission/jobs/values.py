@@ -10,6 +10,7 @@ what is stored comes back as the same value.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -626,12 +627,14 @@ def _checks(status: Json, problems: list[str]) -> tuple[Check, ...]:
     return tuple(checks)
 
 
+_WHOLE = re.compile("[+-]?[0-9]{1,64}")
+
+
 def boost_of(said: str) -> int | None:
     """The 32-bit number that an annotation says; None where that is none."""
-    try:
-        boost = int(said)
-    except ValueError:
+    if _WHOLE.fullmatch(said) is None:
         return None
+    boost = int(said)
     return boost if -(2**31) <= boost < 2**31 else None
 
 

@@ -58,7 +58,7 @@ class Unfenced:
         self._client = client
 
     async def create(self, path: str, obj: Json, /) -> Json:
-        answer: Json = await self._client.create(path, obj, fenced=False, urgent=True, timeout=PATIENCE_S)
+        answer: Json = await self._client.create(path, obj, fenced=False, urgent="reviews", timeout=PATIENCE_S)
         return answer
 
 

@@ -9,10 +9,10 @@ Every write passes `fence` just before it is sent, and is over, one way or the o
 call: the client gives up then, and the server is told the same limit. `lease.py` counts on both. A write that was sent
 ends by itself where its caller is cancelled: cut off, it would be in doubt for all that time (`settle`).
 
-Watches have a session of their own, since each pins a connection. So has what is urgent: where all connections die at
-once and nobody is told (an address that moves to another machine), each that is kept open costs whoever is given it a
-whole time limit, and the lease has time for one. Names and labels are the caller's concern; this module knows only
-paths (`Kind.path`).
+Watches have a session of their own, since each pins a connection. So has each who is urgent: where all connections die
+at once and nobody is told (an address that moves to another machine), each that is kept open costs whoever is given it
+a whole time limit, and the lease has time for one of its own. Names and labels are the caller's concern; this module
+knows only paths (`Kind.path`).
 """
 
 # ruff: noqa: N818  # the errors are named as the API server names its reasons
@@ -54,7 +54,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 _LONGEST_LINE = 64 << 20  # bytes; the largest object a server stores is some MiB
 _CONNECT = 10.0  # seconds
-_BESIDE = 32  # connections for what passes no gate: the lease, and reviews (see access.py)
+_BESIDE = 32  # connections for each that passes no gate: the lease, and reviews (see access.py)
 _ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """A machine that is gone is noticed after half a minute, also by who only listens, as a watch does: seconds, times."""
 
@@ -371,7 +371,8 @@ class Client:
         """Fenced writes that are under way."""
         self._doubtful_until = float("-inf")
         self._unary: aiohttp.ClientSession | None = None
-        self._beside: aiohttp.ClientSession | None = None
+        self._beside: dict[str, aiohttp.ClientSession] = {}
+        """By who is urgent."""
         self._streams: aiohttp.ClientSession | None = None
         self._past: list[aiohttp.ClientSession] = []
         self._opened_with = who.certificates
@@ -413,31 +414,34 @@ class Client:
 
     async def close(self) -> None:
         await self.settle(0)
-        now = (self._unary, self._beside, self._streams)
+        now = (self._unary, self._streams, *self._beside.values())
         sessions = [session for session in (*now, *self._past) if session is not None]
-        self._unary = self._beside = self._streams = None
+        self._unary = self._streams = None
+        self._beside = {}
         self._past = []
         for session in sessions:
             await session.close()
 
     def _open(self) -> None:
         self._unary = self._session(limit=self.flow.most)
-        self._beside = self._session(limit=_BESIDE)
+        self._beside = {}
         self._streams = self._session(limit=0)
         self._opened_with = self._who.certificates
 
-    async def _sessions(self) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession, aiohttp.ClientSession]:
-        """For requests, for urgent ones, for streams. A connection keeps the client certificate that it was made with,
-        and one that is busy never ends: with another certificate others are made, and what is under way goes on on the
-        old ones."""
-        if self._unary is None or self._beside is None or self._streams is None:
+    async def _sessions(self, urgent: str = "") -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
+        """For requests of who is urgent so, for streams. A connection keeps the client certificate that it was made
+        with, and one that is busy never ends: with another certificate others are made, and what is under way goes on
+        on the old ones."""
+        if self._unary is None or self._streams is None:
             raise RuntimeError("the client is not open: use `async with`")
         if self._opened_with != self._who.certificates:
-            past, self._past = self._past, [self._unary, self._beside, self._streams]
+            past, self._past = self._past, [self._unary, self._streams, *self._beside.values()]
             self._open()
             for session in past:
                 await session.close()
-        return self._unary, self._beside, self._streams
+        if urgent and urgent not in self._beside:
+            self._beside[urgent] = self._session(limit=_BESIDE)
+        return self._beside[urgent] if urgent else self._unary, self._streams
 
     def _session(self, *, limit: int) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
@@ -475,14 +479,14 @@ class Client:
         content_type: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109  # the limit is also told to the server
         fenced: bool = True,
-        urgent: bool = False,
+        urgent: str = "",
         attempts: int = 5,
     ) -> dict[str, Any]:
         """One call, repeated where that is safe, and its JSON answer ({} when it is empty).
 
         timeout: seconds for the whole call; None takes the client's, which a fenced write cannot exceed. fenced: False
-        for what changes no state the leader owns (reviews, its own lease). urgent: does not wait at the flow gate.
-        Raises ApiError and Fenced.
+        for what changes no state the leader owns (reviews, its own lease). urgent: who does not wait at the flow gate,
+        in a word; each has connections of its own. Raises ApiError and Fenced.
         """
         data = await self.raw(
             method,
@@ -514,7 +518,7 @@ class Client:
         accept: str = JSON,
         timeout: float | None = None,  # noqa: ASYNC109
         fenced: bool = True,
-        urgent: bool = False,
+        urgent: str = "",
         attempts: int = 5,
     ) -> bytes:
         """As `request`, with the answer's bytes."""
@@ -619,15 +623,14 @@ class Client:
         idle: float | None,
         fence: Callable[[], None] | None,
         write: bool,
-        urgent: bool,
+        urgent: str,
         lane: str,
     ) -> bytes:
         """With a place at the gate, which it gives back."""
         loop = asyncio.get_running_loop()
         doubtful = False
         try:
-            gated, beside, _ = await self._sessions()
-            session = beside if urgent else gated
+            session, _ = await self._sessions(urgent)
             if fence is not None:
                 fence()
                 doubtful = True
@@ -892,7 +895,7 @@ class Client:
         try:
             async with asyncio.timeout_at(started + self.read_timeout):
                 authorization = await self._who.header()
-                *_, session = await self._sessions()
+                _, session = await self._sessions()
                 accepted = await session.get(
                     self._url(path, query),
                     headers={} if authorization is None else {"Authorization": authorization},

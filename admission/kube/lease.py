@@ -248,12 +248,12 @@ class LeaderElector:
             return False
 
     async def _attempt(self, limit: float) -> bool:
-        options: dict[str, Any] = {"timeout": limit, "urgent": True, "fenced": False, "attempts": 1}
+        options: dict[str, Any] = {"timeout": limit, "urgent": "lease", "fenced": False, "attempts": 1}
         path = LEASES.path(self._namespace, self._name)
         lease = self._seen if self._renewed_at is not None else None  # the leader's own last write needs no reading
         if lease is None:
             try:
-                lease = await self._client.get(path, timeout=limit, urgent=True, attempts=1)
+                lease = await self._client.get(path, timeout=limit, urgent="lease", attempts=1)
             except NotFound:
                 lease = None
             self._observe(lease)
@@ -331,13 +331,13 @@ class LeaderElector:
         path = LEASES.path(self._namespace, self._name)
         try:
             async with asyncio.timeout(self._retry):
-                lease = await self._client.get(path, timeout=self._retry, urgent=True, attempts=1)
+                lease = await self._client.get(path, timeout=self._retry, urgent="lease", attempts=1)
                 spec = lease.get("spec") or {}
                 if spec.get("holderIdentity") != self.identity:
                     return
                 body = dict(lease)
                 body["spec"] = spec | {"holderIdentity": "", "leaseDurationSeconds": 1}
-                await self._client.put(path, body, timeout=self._retry, urgent=True, fenced=False, attempts=1)
+                await self._client.put(path, body, timeout=self._retry, urgent="lease", fenced=False, attempts=1)
                 self._tell("")
         except (ApiError, TimeoutError) as error:
             _log.warning("lease not released", lease=self._name, error=str(error) or type(error).__name__)

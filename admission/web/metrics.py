@@ -40,7 +40,7 @@ from admission.engine.model import (
     LabelSelector,
     Plan,
     Reason,
-    Why,
+    Verdict,
     Workload,
     matches,
 )
@@ -168,7 +168,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "muster_pending_requests",
         "gauge",
-        "What gangs that wait for quota or nodes ask for.",
+        "What gangs that wait for quota or nodes ask for, as quota counts it.",
         ("cluster_queue", "resource"),
     ),
     Family(
@@ -256,8 +256,8 @@ class Numbers(Protocol):
     def queues(self) -> Iterable[tuple[str, str, Any, Mapping[tuple[str, str], int]]]:
         """(kind: ClusterQueue or Cohort, name, QueueNumbers, (flavor, resource) -> what siblings hold of its quota)."""
 
-    def waiting(self) -> Iterable[tuple[str, Why, float, Workload]]:
-        """(ClusterQueue, why, seconds since its creation or eviction, it) of each gang that waits."""
+    def waiting(self) -> Iterable[tuple[str, Verdict, float]]:
+        """(ClusterQueue, why and what it asks for, seconds since its creation or eviction) of each gang that waits."""
 
     def held_by(self, key: tuple[str, str]) -> tuple[Workload, float] | None:
         """A gang that is admitted, and for how many seconds; None of others."""
@@ -727,14 +727,15 @@ class _Scraped:
         counted: dict[tuple[str, str], int] = {}
         oldest: dict[str, float] = {}
         asked = dict.fromkeys(counts, 0)
-        for queue, why, seconds, gang in self._numbers.waiting():
-            reason = why.reason.value
+        for queue, verdict, seconds in self._numbers.waiting():
+            why, reason = verdict.why, verdict.why.reason.value
             counted[queue, reason] = counted.get((queue, reason), 0) + 1
             if why.reason in _FOR_ROOM:
                 if why.detail not in _PASSED_BY_NOBODY:
                     oldest[queue] = max(oldest.get(queue, 0.0), seconds)
-                for resource, amount in gang.requests if self._by_resource else ():
-                    asked[queue, resource] = asked.get((queue, resource), 0) + amount
+                for _, amounts in verdict.requests if self._by_resource else ():
+                    for resource, amount in amounts:
+                        asked[queue, resource] = asked.get((queue, resource), 0) + amount
         for (queue, resource), amount in sorted(asked.items()):
             put("pending_requests", _base(resource, amount), queue, resource)
         for (queue, reason), count in sorted(counted.items()):

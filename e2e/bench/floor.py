@@ -109,7 +109,7 @@ class Queues:
             await asyncio.sleep(1)
             if not self._of.keys() >= self._running.keys():
                 # Urgent: admissions by the thousand stand in line.
-                for held in (await self._client.get(LOCAL_QUEUES.path(), urgent=True))["items"]:
+                for held in (await self._client.get(LOCAL_QUEUES.path(), urgent="status"))["items"]:
                     self._of[held["metadata"]["namespace"], held["metadata"]["name"]] = held["spec"]["clusterQueue"]
             busy: dict[str, bool] = {}
             for local, many in self._running.items():
@@ -135,7 +135,7 @@ class Queues:
             "status": {"conditions": [active], "reservingWorkloads": int(runs), "admittedWorkloads": int(runs)},
         }
         await self._client.apply_raw(
-            CLUSTER_QUEUES.path(None, queue, "status"), body, manager="kueue-admission", urgent=True
+            CLUSTER_QUEUES.path(None, queue, "status"), body, manager="kueue-admission", urgent="status"
         )
 
 

@@ -65,9 +65,20 @@ def template_with(
     return _documents(text)
 
 
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the chart's kinds are long
+
+
+class _Once(_Base):  # type: ignore[misc]
+    """Refuses a key that is said twice, of which only one counts."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Object:
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len(set(keys)), keys
+        return dict(super().construct_mapping(node, deep))
+
+
 def _documents(text: str) -> list[Object]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the chart's kinds are long
-    return [document for document in yaml.load_all(text, loader) if document]
+    return [document for document in yaml.load_all(text, _Once) if document]
 
 
 def lint(values: Mapping[str, Any] | None = None) -> list[str]:

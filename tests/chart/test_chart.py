@@ -99,11 +99,19 @@ MATRIX: dict[str, Object] = {
         "imagePullSecrets": [{"name": "pull"}],
     },
     "pods": {
-        "podLabels": {"team": "platform"},
-        "podAnnotations": {"note": "yes"},
+        "podLabels": {"team": "platform", "app.kubernetes.io/version": "ours"},
+        "podAnnotations": {"note": "yes", "kubectl.kubernetes.io/default-container": "sidecar"},
         "nodeSelector": {"pool": "system"},
         "tolerations": [{"key": "x", "operator": "Exists"}],
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
+            {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}},
+        ],
         "extraArgs": ["--log-level=debug"],
+        "extraEnv": [
+            {"name": "KUBERNETES_SERVICE_HOST", "value": "api.example.com"},
+            {"name": "HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+        ],
         "serviceAccount": {"annotations": {"a": "b"}},
         "global": {"anything": 1},
     },
@@ -176,7 +184,7 @@ def test_every_value_has_a_default_and_a_word_on_it() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
     for key, entry in schema["properties"].items():
-        if key in ("global", "config"):
+        if key in (*generate.OF_PARENTS, "config"):
             continue
         assert key in values, key
         if set(entry.get("properties", {})):
@@ -582,6 +590,11 @@ def test_what_is_there(row: str, there: set[str], absent: set[str]) -> None:
         ({"webhook": {"issuerRef": {"kind": "ClusterIssuer"}}}, "properties 'name' required, if 'kind' exists"),
         ({"podLabels": {"app.kubernetes.io/name": "muster-prod"}}, "app.kubernetes.io/name"),
         ({"podLabels": {"app.kubernetes.io/component": "prod"}}, "app.kubernetes.io/component"),
+        ({"podAnnotations": {"checksum/config": "1"}}, "checksum/config"),
+        ({"extraEnv": [{"name": "POD_NAMESPACE", "value": "other"}]}, "/extraEnv/0/name"),
+        ({"extraEnv": [{"value": "other"}]}, "name"),
+        ({"topologySpreadConstraints": [{"topologyKeys": "zone"}]}, "topologyKeys"),
+        ({"enabled": False}, "enabled"),
         ({"metrics": {"serviceMonitor": {"interval": "30"}}}, "/metrics/serviceMonitor/interval"),
         ({"metrics": {"rules": {"longWaitSeconds": 604800}}}, "longWaitSeconds"),
         ({"config": {"leaderElection": {"leaderElect": False}}}, "leaderElect"),
@@ -626,6 +639,26 @@ def test_defaults_of_an_older_chart_are_refused_where_they_lack_something(missin
 
 
 @needs_helm
+def test_keys_that_are_all_comments_are_no_keys(tmp_path: Path) -> None:
+    """`config:` with nothing below it takes the default away."""
+    shutil.copytree(CHART, tmp_path / "muster")
+    (tmp_path / "muster" / "values.yaml").write_text(yaml.safe_dump({**DEFAULTS, "config": None}))
+    for values in ({}, {"hold": "policy"}, MATRIX["three-teams"]):
+        assert template(values, path=tmp_path / "muster") == template(values)
+
+
+@needs_helm
+def test_it_may_be_a_part_of_another_chart(tmp_path: Path) -> None:
+    """Which switches it on by a value of it, and has values for all of its parts."""
+    part = {"name": "muster", "version": "*", "repository": "", "condition": "muster.enabled"}
+    whole = {"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [part]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(whole))
+    shutil.copytree(CHART, tmp_path / "charts" / "muster")
+    values = {"global": {"registry": "r"}, "muster": {"enabled": True, "replicas": 3}}
+    assert of(template(values, path=tmp_path), "Deployment")["spec"]["replicas"] == 3
+
+
+@needs_helm
 def test_values_reach_the_pods() -> None:
     """What is given of the replicas' pods stands there."""
 
@@ -644,7 +677,11 @@ def test_values_reach_the_pods() -> None:
     given = MATRIX["pods"]
     assert given["podLabels"].items() <= pod("pods")["metadata"]["labels"].items()
     assert given["podAnnotations"].items() <= pod("pods")["metadata"]["annotations"].items()
-    assert pod("pods")["spec"]["nodeSelector"] == given["nodeSelector"]
+    assert pod("pods")["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux", **given["nodeSelector"]}
+    spread, asked = pod("pods")["spec"]["topologySpreadConstraints"], given["topologySpreadConstraints"]
+    ours = of(rendered("pods"), "Deployment")["spec"]["selector"]
+    assert spread == [{**asked[0], "labelSelector": ours}, asked[1]]
+    assert container("pods")["env"][1:] == given["extraEnv"]
     assert pod("pods")["spec"]["tolerations"] == given["tolerations"]
     assert container("pods")["args"][-1] == "--log-level=debug"
     account = of(rendered("pods"), "ServiceAccount")

@@ -118,6 +118,28 @@ async def test_quota_of_pods_is_among_what_is_short(world: World) -> None:
     assert room == {GPU: (16, 32), "pods": (2, 1)}
 
 
+@pytest.mark.parametrize(
+    ("fewest", "least", "verdict"),
+    [
+        (None, 40, "can never fit: ends at "),
+        (5, 40, "can never fit: ends at "),
+        (2, 16, "fits with fewer pods alone: ends at "),
+    ],
+)
+async def test_who_may_start_with_less_can_have_what_all_of_it_never_could(
+    world: World, tmp_path: Path, fewest: int | None, least: int, verdict: str
+) -> None:
+    await lab(world)
+    made = await world.put(job("train", pods=5))
+    held = workload(made, waiting(Why(Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT, (SHORT,))))
+    if fewest is not None:
+        held["spec"]["podSets"][0]["minCount"] = fewest
+    await world.put(held)
+    (room,) = (await world.ask().why("train", "ml")).room
+    assert (room.asked, room.least, room.most) == (40, least, 32)
+    assert verdict in (await run(world, tmp_path, "why", "train", "-n", "ml", code=1)).stdout
+
+
 def paused(made: dict[str, Any]) -> dict[str, Any]:
     made["metadata"]["labels"][NAMES.pause_label] = "true"
     return made

@@ -701,6 +701,14 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(), workload(**RESERVED), queue="q", stop_policy=StopPolicy.HOLD, stopped_by="LocalQueue"),
         life.EvictWorkload("LocalQueueStopped", "The LocalQueue is stopped"),
     ),
+    "its queue is being deleted: a reservation is taken back": (
+        Sight(job(), workload(**RESERVED, checks=(PENDING,)), queue="q", queue_goes=True, required=("c",)),
+        life.EvictWorkload("ClusterQueueStopped", "The ClusterQueue is being deleted"),
+    ),
+    "its queue is being deleted: running work goes on": (
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2), queue="q", queue_goes=True),
+        None,
+    ),
     "reserved, then its queue asks another check": (
         Sight(job(), workload(**RESERVED, checks=(READY,)), queue="q", required=("c", "d")),
         life.SyncChecks(("c", "d")),

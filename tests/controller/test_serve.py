@@ -360,6 +360,27 @@ async def test_what_was_not_held_at_first_is_proven_soon_again_and_not_after_a_w
         await until(partial(found, True))
 
 
+async def test_a_proof_that_fails_by_a_defect_ends_the_replica_as_any_other_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody would prove the hold any more, and the condition would say for ever what was found last."""
+    async with served("holdProofPeriod: 100ms\n") as (_, replica):
+
+        async def proven() -> bool:
+            return replica.held is not None and replica.held.holds
+
+        async def broken(*_: Any, **__: Any) -> Held:
+            raise KeyError("metadata")
+
+        await until(proven)
+        (running,) = [task for task in asyncio.all_tasks() if task.get_name() == "campaign"]
+        monkeypatch.setattr("admission.controller.serve.prove", broken)
+        done, _ = await asyncio.wait({running}, timeout=30)
+        assert done
+        with pytest.raises(KeyError):
+            running.result()
+
+
 class Judge(Cluster):
     """An API server that holds jobs or not, with some of its policies there; `says`: the status of what it answers."""
 

@@ -539,26 +539,45 @@ def two_pods(kind: str) -> Json:
     return made
 
 
-def test_a_held_jobset_goes_where_its_owner_has_it_go_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+NO_CLASS = {"labels": {NAMES.queue_label: "a", f"{NAMES.group}/priority-class": "no-such"}}
+MENDED = {"labels": {NAMES.queue_label: "a", f"{NAMES.group}/priority-class": None}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param([({"gpu": "h100"}, {})], id="queued all the time"),
+        pytest.param([({"gpu": "h100"}, MENDED)], id="refused before"),
+        pytest.param([({"gpu": "h100"}, NO_CLASS), ({"gpu": "h100"}, MENDED)], id="refused with what it gave up"),
+    ],
+)
+def test_a_held_jobset_goes_where_its_owner_has_it_go_at_last(
+    changes: list[tuple[Json, Json]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its Jobs are made while it is held, and its controller adds to them what the JobSet says when it starts."""
     running: list[int] = []
+    refused = changes[0][1] == MENDED
 
     async def main() -> None:
         scene = Storm(0)
         await scene.begin()
         await scene.opens()
         made = two_pods("JobSet")
+        made["metadata"] |= NO_CLASS if refused else {}
         (part,) = made["spec"]["replicatedJobs"]
         part["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"no": "such", "gpu": "h100"}
         await scene.user.create(PATHS["JobSet"], made)
         await asyncio.sleep(10)
+        assert len(scene.objects(NAMES.group, "workloads")) == (not refused)
         (held,) = scene.objects("jobset.x-k8s.io", "jobsets")
         (child,) = scene.objects("batch", "jobs")
         assert held["spec"]["suspend"] is child["spec"]["suspend"] is True
         parts = copy.deepcopy(held["spec"]["replicatedJobs"])
-        parts[0]["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"gpu": "h100"}
-        await scene.user.merge_patch(f"{PATHS['JobSet']}/j", {"spec": {"replicatedJobs": parts}})
-        await asyncio.sleep(30)
+        for selector, metadata in changes:
+            parts[0]["template"]["spec"]["template"]["spec"]["nodeSelector"] = selector
+            change = {"metadata": metadata, "spec": {"replicatedJobs": parts}}
+            await scene.user.merge_patch(f"{PATHS['JobSet']}/j", change)
+            await asyncio.sleep(30)
         (child,) = scene.objects("batch", "jobs")
         assert child["spec"]["template"]["spec"]["nodeSelector"] == {"gpu": "h100"}
         running.append(sum(pod["status"]["phase"] == "Running" for pod in scene.objects("", "pods")))

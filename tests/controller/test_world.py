@@ -1331,7 +1331,9 @@ def test_of_the_policies_of_its_queues_the_stricter_stops_a_gang(
     setting.state.apply(Put(replace(queue, stop_policy=of_queue)))
     setting.state.apply(Put(LocalQueue("ns", "main", "q", stop_policy=local)))
     sight = setting.world.sight(KEY, 100)
-    assert (sight.stop_policy, sight.stopped_by) == wanted
+    assert (sight.stop_policy, sight.stopped_by, sight.queue_goes) == (*wanted, False)
+    setting.state.apply(Put(replace(queue, terminating=True)))
+    assert setting.world.sight(KEY, 100).queue_goes
 
 
 def test_who_gives_room_back_that_was_given_twice_is_not_asked_for_it_again() -> None:

@@ -687,6 +687,48 @@ def test_a_flavor_without_the_level_that_is_asked_for(
         assert (got.mode, chosen(got)["main"]["gpu"]) == (Mode.FIT, flavor)
 
 
+@pytest.mark.parametrize(
+    ("request_", "flavor"),
+    [
+        (TopologyRequest(required="rack"), "two"),
+        (TopologyRequest(required=HOSTNAME_LABEL), "two"),
+        (TopologyRequest(slice_required="rack", slice_size=1), "two"),
+        (TopologyRequest(required="block"), None),
+        (TopologyRequest(preferred="rack"), "one"),
+        (TopologyRequest(unconstrained=True), "one"),
+        (None, "one"),
+    ],
+)
+def test_who_must_stand_together_is_given_no_flavor_whose_nodes_nobody_chooses(
+    request_: TopologyRequest | None, flavor: str | None
+) -> None:
+    setting = on_nodes(
+        node("m", 4, kind="b", rack="r"),
+        flavors=[replace(A, topology="t", elastic=True), replace(B, topology="t")],
+        topologies=[Topology("t", ("rack", HOSTNAME_LABEL))],
+    )
+    got = setting.assign(gang(pods(each={"gpu": 1}, topology=request_)))
+    if flavor is None:
+        assert (got.mode, got.reason) == (Mode.NO_FIT, Reason.NO_MATCHING_FLAVOR)
+        assert "Flavor one: nodes of an elastic flavor are not chosen" in sentence(got.why())
+    else:
+        assert (got.mode, chosen(got)["main"]["gpu"]) == (Mode.FIT, flavor)
+
+
+def test_what_only_comes_with_its_nodes_may_be_of_an_elastic_flavor() -> None:
+    """As licences that count beside devices, whose nodes are chosen."""
+    setting = Setting(
+        group(["gpu"], two=[100]),
+        group(["licence"], one=[100]),
+        nodes=[node("m", 4, kind="b", rack="r")],
+        flavors=[replace(A, elastic=True, node_labels=()), replace(B, topology="t")],
+        topologies=[Topology("t", ("rack", HOSTNAME_LABEL))],
+        rules=MUSTER,
+    )
+    got = setting.assign(gang(pods(each={"gpu": 1, "licence": 1}, topology=TopologyRequest(required="rack"))))
+    assert chosen(got)["main"] == {"gpu": "two", "licence": "one"}
+
+
 # Three flavors in order, each of nodes of its own: in no topology, in racks of two, in blocks of racks of three.
 FABRICS = (
     Flavor("plain", node_labels=(("kind", "p"),)),

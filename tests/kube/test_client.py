@@ -278,8 +278,9 @@ class Passage:
         self._open |= {asyncio.ensure_future(forward(reader, back)), asyncio.ensure_future(forward(there, writer))}
 
 
-async def test_what_is_urgent_has_not_to_try_each_connection_that_died(server: Server, settle):
-    """The lease has time for one that brings no answer, and not for each that others left."""
+@pytest.mark.parametrize("left_by", ["", "reviews"])
+async def test_the_lease_has_not_to_try_each_connection_that_died(server: Server, settle, left_by: str):
+    """It has time for one that brings no answer, and not for each that others left."""
     server.put("x", colour="red")
     release = asyncio.Event()
 
@@ -288,15 +289,15 @@ async def test_what_is_urgent_has_not_to_try_each_connection_that_died(server: S
 
     async with Passage(server) as passage, Client.plain(passage.url, backoff=(0.001, 0.01)) as client:
         server.faults += [slow] * 8
-        several = [asyncio.ensure_future(client.get(X)) for _ in range(8)]
+        several = [asyncio.ensure_future(client.get(X, urgent=left_by)) for _ in range(8)]
         await settle(lambda: len(server.requests) == 8)
         release.set()
         await asyncio.gather(*several)
-        await client.get(X, urgent=True)
+        await client.get(X, urgent="lease")
         passage.die()
         with pytest.raises(kube.Unavailable):
-            await client.get(X, urgent=True, attempts=1, timeout=0.2)
-        assert (await client.get(X, urgent=True, attempts=1))["data"] == {"colour": "red"}
+            await client.get(X, urgent="lease", attempts=1, timeout=0.2)
+        assert (await client.get(X, urgent="lease", attempts=1))["data"] == {"colour": "red"}
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="Linux tells what timers a connection has")
@@ -365,7 +366,7 @@ async def test_a_push_back_beyond_the_time_allowed_is_reported(server: Server, c
     with pytest.raises(kube.Unavailable) as refused:
         await client.create(A, {"metadata": {"name": "y"}}, timeout=0.01)
     assert (refused.value.reason, refused.value.ambiguous) == ("Throttled", False)
-    await client.create(A, {"metadata": {"name": "z"}}, urgent=True)
+    await client.create(A, {"metadata": {"name": "z"}}, urgent="lease")
     assert ("a", "z") in server.objects
 
 

@@ -415,7 +415,7 @@ async def test_whose_nodes_pods_of_others_hold_is_passed_by_nobody(town: Running
         await town.client.create("/api/v1/namespaces/kube-system/pods", body)
     await town.submit("team-a", "waits", gpus=8)
     await town.until(town.settled("waits"))
-    whys = [why.detail for _, why, *_ in town.controller.numbers.waiting()]
+    whys = [verdict.why.detail for _, verdict, _ in town.controller.numbers.waiting()]
     assert whys == [Detail.NODES_TAKEN]
     assert counted(metrics, "muster_pending_workloads")["team-a", "TopologyPlacementFailed"] == 1
     assert not counted(metrics, "muster_oldest_pending_seconds")
@@ -433,7 +433,7 @@ async def test_who_could_never_have_so_much_starves_nobody_is_told(town: Running
     demands["spec"]["template"]["spec"]["topologySpreadConstraints"] = [spread]
     await town.client.create(JOBS, demands)
     await town.until(town.settled("demands"))
-    assert Detail.CONSTRAINT_REFUSED in [why.detail for _, why, *_ in town.controller.numbers.waiting()]
+    assert Detail.CONSTRAINT_REFUSED in [verdict.why.detail for _, verdict, _ in town.controller.numbers.waiting()]
     assert not counted(metrics, "muster_oldest_pending_seconds")
     await town.submit("team-a", "runs", pods=3)
     await town.until(lambda: town.running() == {"runs"})

@@ -37,9 +37,10 @@ from admission.engine.model import (
     Quota,
     ResourceGroup,
     Rules,
+    Standing,
     Transformation,
     Usage,
-    Why,
+    Verdict,
     Workload,
 )
 from admission.engine.roster import QueueNumbers
@@ -104,11 +105,11 @@ class Small:
     def local_queues(self) -> list[tuple[str, str, str, dict[str, str]]]:
         return [("a", "main", "team-a", self.labels), ("b", "main", "team-b", {})]
 
-    def waiting(self) -> list[tuple[str, Why, float, Workload]]:
+    def waiting(self) -> list[tuple[str, Verdict, float]]:
         return [
-            ("team-a", verdict.why, 8.0, self.state.workloads[verdict.key])
+            ("team-a", verdict, 8.0)
             for verdict in self.plan.verdicts
-            if verdict.key[1] == "second"
+            if verdict.key[1] != "first" and verdict.standing is not Standing.ADMITTED
         ]
 
     def held_by(self, key: tuple[str, str]) -> tuple[Workload, float] | None:
@@ -307,6 +308,19 @@ def test_a_run_is_counted() -> None:
         assert found[metric, frozenset(labels.items())] == value, metric
     assert not [name for name, labels in found if name.startswith("muster_flavor") and ("flavor", "any") in labels]
     assert not [labels for name, labels in found if "_idle_" in name and ("resource", "cpu") in labels]
+
+
+def test_who_waits_asks_for_what_quota_counts() -> None:
+    """It stands beside quota, on the dashboard."""
+    as_credits = Transformation(GPU, (("example.com/credits", Fraction(3)),), retain=False)
+    small = Small(structs.replace(MUSTER, transformations=(as_credits,), excluded_prefixes=("cpu",)))
+    credits_ = FlavorQuotas(name="h100", quotas=(("example.com/credits", Quota(30)),))
+    group = ResourceGroup(covered=("example.com/credits",), flavors=(credits_,))
+    small.state.apply(Put(ClusterQueue(name="team-a", groups=(group,), namespace_selector=LabelSelector())))
+    small.state.apply(Put(small.gang("third", 8, 3_000)))
+    small.plan = decide(small.state, 20_000, 100)
+    found = {labels: n for (name, labels), n in samples(Metrics(small).text()).items() if name.endswith("_requests")}
+    assert {dict(labels)["resource"]: n for labels, n in found.items() if n} == {"example.com/credits": 24}
 
 
 def test_quota_of_what_no_node_has_is_held_against_no_nodes() -> None:

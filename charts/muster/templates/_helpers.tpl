@@ -15,6 +15,8 @@ app.kubernetes.io/component: controller
 
 {{/* Refuses the values of an older chart, which lack what is new in this one. */}}
 {{- define "muster.complete" -}}
+{{- /* Left without keys, it takes the default away. */}}
+{{- if not .Values.config }}{{ $_ := set .Values "config" dict }}{{ end -}}
 {{- range $path := .Files.Get "files/switches.json" | fromJsonArray -}}
 {{- $at := $.Values -}}
 {{- range splitList "." $path -}}
