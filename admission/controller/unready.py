@@ -202,7 +202,7 @@ def said_of(event: Json) -> tuple[int, str]:
     series = obj(event.get("series"))
     at = millis(event.get("lastTimestamp")) or millis(series.get("lastObservedTime")) or millis(event.get("eventTime"))
     at = at or millis(event.get("firstTimestamp")) or millis(obj(event.get("metadata")).get("creationTimestamp"))
-    said = text(event.get("message") or event.get("note"))
+    said = text(event.get("message"))
     for words in _LEADS_IN:
         said = said.removeprefix(words)
     return at, said

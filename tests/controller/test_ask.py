@@ -404,6 +404,28 @@ UNREADY: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "no secret",
         "Secret",
     ),
+    "an init container is done": (
+        {
+            "phase": "Running",
+            "initContainerStatuses": [container(terminated={"reason": "Completed", "exitCode": 0})],
+            "containerStatuses": [ended_before(3)],
+        },
+        "CrashLoopBackOff",
+        "exit code 3",
+        "kubectl logs POD --previous",
+    ),
+    "one container is on its way, and another is not": (
+        {
+            "phase": "Pending",
+            "containerStatuses": [
+                container(waiting={"reason": "ContainerCreating"}),
+                container(waiting={"reason": "ErrImagePull", "message": "no such image x:1"}),
+            ],
+        },
+        "ErrImagePull",
+        "no such image x:1",
+        "image name",
+    ),
     "kube-scheduler refuses it": (
         {
             "phase": "Pending",

@@ -554,6 +554,7 @@ NOT_RESERVED = condition("QuotaReserved", False, "Pending", "it was stopped", T0
 PENDING = {"conditions": [condition("QuotaReserved", False, "WaitingForQuota", "it waits", T0 + 30_000)]}
 IT_RUNS = {"spec": {"suspend": False}}
 KEPT = ("metadata", "labels", "kept")
+RAN = "accumulatedPastExecutionTimeSeconds"
 FLAVOR = ("status", "admission", "podSetAssignments", "0", "flavors", GPU)
 
 
@@ -580,6 +581,8 @@ class Back:
     carried: dict[tuple[str, ...], Any] = field(default_factory=dict)
     workload: dict[tuple[str, ...], Any] | None = None
     """Of Muster's Workload afterwards; None: there is none."""
+    became: Json = field(default_factory=dict)
+    """What Muster wrote meanwhile into the status of the Workload that was made."""
 
 
 BACK: dict[str, Back] = {
@@ -625,6 +628,39 @@ BACK: dict[str, Back] = {
         "goes on running",
         {LABEL: "main"},
         {FLAVOR: "h200", KEPT: None, ("status", "requeueState"): None},
+    ),
+    "Muster had queued it again, and Kueue started it anew": Back(
+        "it runs",
+        None,
+        {"status": elsewhere(LATER_RESERVED, LATER_ADMITTED)},
+        {},
+        "changed",
+        "goes on running",
+        {LABEL: "main"},
+        {FLAVOR: "h200", KEPT: None},
+        {"conditions": [RESERVED, ADMITTED_, condition("Requeued", True, "Preempted", "again")]},
+    ),
+    "Muster had counted a try, and Kueue started it anew": Back(
+        "it runs",
+        None,
+        {"status": elsewhere(LATER_RESERVED, LATER_ADMITTED)},
+        {},
+        "changed",
+        "goes on running",
+        {LABEL: "main"},
+        {FLAVOR: "h200", ("status", "requeueState"): None},
+        {"requeueState": {"count": 1}},
+    ),
+    "it had run with Muster, and Kueue started it anew": Back(
+        "it runs",
+        None,
+        {"status": elsewhere(LATER_RESERVED, LATER_ADMITTED)},
+        {},
+        "changed",
+        "goes on running",
+        {LABEL: "main"},
+        {FLAVOR: "h200", ("status", RAN): None},
+        {RAN: 60},
     ),
     "Kueue is evicting it": Back(
         "it runs",
@@ -699,7 +735,10 @@ async def test_what_went_back_to_kueue_is_carried_over_as_kueue_leaves_it(kueue,
         await kueue.put(workload(made, row.ours))
     for one in await kueue.ask().read(kueue.ask().workloads):
         mark = {"metadata": {"labels": {"kept": "it"}}}
-        await kueue.client.merge_patch(kueue.ask().workloads.path("ml", one["metadata"]["name"]), mark)
+        at_ours = kueue.ask().workloads.path("ml", one["metadata"]["name"])
+        await kueue.client.merge_patch(at_ours, mark)
+        if row.became:
+            await kueue.client.merge_patch(f"{at_ours}/status", {"status": row.became})
     path = f"/apis/{KUEUE.api_version}/namespaces/ml/workloads/w"
     for part in (row.theirs or {}).keys() & {"spec", "status"}:
         sub = "/status" if part == "status" else ""

@@ -230,6 +230,28 @@ def test_only_the_lost_pods_of_a_gang_that_survives_their_loss_are_placed_anew()
     assert [(what, who) for what, who, _ in rest] == [], "one node is left, and it asks for two"
 
 
+def test_a_gang_that_leaves_after_all_holds_the_nodes_on_which_it_stands() -> None:
+    """Not those that were to take the place of lost ones, which was not written in time."""
+    state = town({"r": ["n0", "n1", "n2"]})
+    one = replace(on(gang("one", 2), "n0", "n1"), lost_nodes=("n0",))
+    state.apply(Put(one))
+    lose(state, "r", "n0")
+    (decision,) = decide(state, 500, 1000).decisions
+    assert isinstance(decision, Replace)
+
+    def held() -> list[str]:
+        counts = state.workload(one.key)
+        assert counts is not None
+        assert counts.admission is not None
+        return sorted(hosts(counts.admission))
+
+    state.apply(Assumed(decision))
+    assert held() == ["n1", "n2"]
+    assert not decide(state, 501, 1000).decisions
+    state.apply(Put(hit(one)))
+    assert held() == ["n0", "n1"]
+
+
 def test_pods_that_are_done_get_no_nodes_again() -> None:
     """Two of four gave theirs back."""
     state = town({"r": ["n0", "n1", "n2"]})

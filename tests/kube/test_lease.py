@@ -48,6 +48,7 @@ class Machine:
         self.stood_still = 0.0
         """For so long its clock did, too: its hypervisor had stopped it."""
         self.lose_reply = False
+        self.answered_after = 0.01
         self.under_way = 0.0
         """For so long a write would go on that the server has not answered yet."""
         self.doubtful = 0.0
@@ -112,7 +113,7 @@ class Machine:
         if self.lose_reply:
             self.lose_reply = False
             raise Unavailable(0, "NoAnswer", "the reply was lost")
-        await self.sleep(0.01)
+        await self.sleep(self.answered_after)
         return lease
 
 
@@ -370,6 +371,24 @@ def test_who_was_overtaken_unawares_notices_with_its_next_renewal(deleted):
         late = [at for at, who in log if who == one.elector.identity and at > woke]
         assert all(at - woke < 0.1 for at in late), "so long two answers take"
         assert two.elector.may_write()
+
+    virtually(main)
+
+
+def test_a_renewal_counts_from_when_it_was_sent():
+    async def main() -> None:
+        books, log = Books(), []
+        one = Machine(books, name="one")
+        start(one, log)
+        await asyncio.sleep(20)
+        one.answered_after, before = 4.0, books.revision
+        while books.revision == before:
+            await asyncio.sleep(0.01)
+        at = asyncio.get_running_loop().time()
+        await asyncio.sleep(3)
+        one.reachable = False  # but for the answer to come
+        await asyncio.sleep(30)
+        assert at + 9 <= log[-1][0] <= at + 10, "then others count its time as over, however late it heard"
 
     virtually(main)
 
