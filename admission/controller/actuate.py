@@ -407,13 +407,13 @@ class Actuator:
                 raise AssertionError(f"{step} needs a job")
 
     async def delete_workload(self, seen: WorkloadSeen) -> None:
-        """Delete a Workload that stands for nothing. A background GC may have been quicker."""
-        try:
+        """Delete a Workload that stands for nothing. A background GC may have been quicker. Raises ApiError (Conflict:
+        it is another than was looked at, and may hold quota by now)."""
+        path = self._workloads.path(seen.namespace, seen.name)
+        with suppress(NotFound):
             await self._client.delete(
-                self._workloads.path(seen.namespace, seen.name), uid=seen.uid, propagation="Background"
+                path, uid=seen.uid, resource_version=seen.resource_version, propagation="Background"
             )
-        except NotFound:
-            return
 
     async def let_go(self, seen: WorkloadSeen) -> None:
         """Take our finalizer off a Workload that is being deleted. Raises ApiError."""

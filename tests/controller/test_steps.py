@@ -106,6 +106,20 @@ def nodes_of(raw: Json) -> list[tuple[str, int]]:
 # ---------------------------------------------------------------- what leaves
 
 
+async def test_what_was_reserved_since_it_was_looked_at_is_not_deleted(world: World) -> None:
+    """As by the leader before, whose last write a new one may know late: the quota would be free while its pods run."""
+    gang = await a_gang(world, held=True)
+    async with running(world, leads=False) as controller:
+        await sees(controller)
+        known = controller.world.workloads["ml", gang["metadata"]["name"]]
+        value = replace(known.view.value, admission=None, admitted=False)
+        before = replace(known, resource_version="1", view=replace(known.view, value=value))
+        controller.world.workload_seen(before)
+        with pytest.raises(Conflict):
+            await controller.actuator.take(KEY, life.DeleteWorkload("the job names no queue"))
+    assert (await stored(world))["metadata"]["uid"] == gang["metadata"]["uid"]
+
+
 @pytest.mark.parametrize(("reason", "tries"), [("Preempted", {"count": 2}), ("Deactivated", None)])
 async def test_of_what_a_gang_had_nothing_counts_for_the_next_time_but_its_tries_and_how_long_it_ran(
     world: World, reason: str, tries: Json | None
