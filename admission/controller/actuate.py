@@ -1041,17 +1041,28 @@ class Actuator:
                 _in_order(places, ranks, len(taken)) if places else pins.hosts_for(assignment, taken, ranks)
             )
             wanted += [(pod, place) for pod, place in zip(gated, where, strict=True) if place is not None]
-        await _all_of(self._place(pod, place) for pod, place in wanted)
+        there: dict[str, dict[str, Any]] = {}
+        await _all_of(self._look_at_gated(pod, there) for pod, _ in wanted)
+        await _all_of(self._place(pod, there[pod.uid], place) for pod, place in wanted if pod.uid in there)
 
-    async def _place(self, pod: PodView, place: str | Mapping[str, str]) -> None:
-        """Name the place of one gated pod and take its gate; one that is gone needs none."""
-        path = PODS.path(pod.namespace, pod.name)
-        try:
-            raw = await self._client.get(path)
-            if raw["metadata"]["uid"] == pod.uid and (ops := pins.ungate(raw, place, self._names)):
-                self._learn("Pod", await self._client.json_patch(path, ops, field_manager=self._names.job_manager))
-        except NotFound:
-            return
+    async def _look_at_gated(self, pod: PodView, there: dict[str, dict[str, Any]]) -> None:
+        """A live look at one gated pod, kept in `there` by its uid; one that is gone needs no place. Raises Conflict
+        where it has one already: it was not known when places were given out, and may be another's."""
+        with suppress(NotFound):
+            raw = await self._client.get(PODS.path(pod.namespace, pod.name))
+            if raw["metadata"]["uid"] != pod.uid:
+                return
+            if not pins.gate_off(raw, self._names):
+                self._learn("Pod", raw)
+                raise Conflict(409, "Conflict", "a pod was let go to its place since it was looked at")
+            there[pod.uid] = raw
+
+    async def _place(self, pod: PodView, raw: dict[str, Any], place: str | Mapping[str, str]) -> None:
+        """Name the place of one gated pod and take its gate."""
+        ops = pins.ungate(raw, place, self._names)
+        with suppress(NotFound):
+            path = PODS.path(pod.namespace, pod.name)
+            self._learn("Pod", await self._client.json_patch(path, ops, field_manager=self._names.job_manager))
 
     async def _change(
         self, seen: WorkloadSeen, changes: list[Condition], event: tuple[str, str, str] | None = None

@@ -4,6 +4,7 @@ cluster that is as the test has it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -245,6 +246,7 @@ GATED: dict[str, tuple[dict[str, Json], Json]] = {
     "another was done there": ({"a": {"gated": True}, "b": {"node": "n1", "phase": "Failed"}}, {"a": "n1"}),
     "another leaves before it came there": ({"a": {"gated": True, "leaves": True}, "b": {"gated": True}}, {"b": "n1"}),
     "it is another of that name": ({"a": {"gated": True, "other": True}}, {}),
+    "another was let go there, and that is not known": ({"a": {"gated": True}, "b": {"pin": "n1", "late": True}}, {}),
 }
 
 
@@ -253,7 +255,7 @@ async def test_a_gated_pod_is_let_go_to_a_host_that_has_none(world: World, case:
     there, wanted = GATED[case]
     gang = await a_gang(world)
     for name, said in there.items():
-        pod = a_pod(gang, name, **{key: value for key, value in said.items() if key not in ("leaves", "other")})
+        pod = a_pod(gang, name, **{key: value for key, value in said.items() if key not in ("leaves", "other", "late")})
         if said.get("leaves"):
             pod["metadata"]["finalizers"] = ["example.com/kept"]
         await world.put(pod)
@@ -263,7 +265,11 @@ async def test_a_gated_pod_is_let_go_to_a_host_that_has_none(world: World, case:
         await sees(controller, len(there))
         for name in [name for name, said in there.items() if said.get("other")]:
             controller.world.pod_seen(replace(controller.world._pods["ml", name], uid="before"))
-        await controller.actuator.take(KEY, life.Ungate(tuple(("ml", name) for name in there)))
+        late = [name for name, said in there.items() if said.get("late")]
+        for name in late:
+            controller.world.pod_seen(replace(controller.world._pods["ml", name], pinned="", gated=True))
+        with pytest.raises(Conflict) if late else nullcontext():
+            await controller.actuator.take(KEY, life.Ungate(tuple(("ml", name) for name in there)))
     let: dict[str, str] = {}
     for name, said in there.items():
         spec = (await world.client.get(f"{PODS}/{name}"))["spec"]
