@@ -805,8 +805,10 @@ class World:
         }
 
     def unknown_nodes(self) -> list[str]:
-        """On which pods of gangs stand: they went while nobody looked, or nothing has been heard of them yet."""
+        """On which pods of gangs stand, or that are given to gangs: they went while nobody looked, or nothing has been
+        heard of them yet."""
         there = {pod.node for pod in self._pods.values() if pod.workload_uid and pod.node and not pod.done}
+        there.update(*(_hosts_given(seen.view.value) for seen in self.workloads.values()))
         return sorted(there - self.nodes - self.lost_nodes.keys())
 
     def forget_nodes(self) -> None:
@@ -1729,6 +1731,17 @@ def _nodes_of(value: Workload) -> frozenset[str]:
         for pod_set in value.admission.pod_sets
         if pod_set.topology is not None
         for domain in pod_set.topology.domains
+    )
+
+
+def _hosts_given(value: Workload) -> frozenset[str]:
+    """The same, where domains are nodes and no wider."""
+    admission = value.admission if not value.finished else None
+    return frozenset(
+        domain.values[-1]
+        for given in (admission.pod_sets if admission is not None else ())
+        if given.topology is not None and given.topology.levels[-1:] == (HOSTNAME_LABEL,)
+        for domain in given.topology.domains
     )
 
 

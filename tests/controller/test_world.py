@@ -1759,6 +1759,24 @@ def test_a_node_that_went_while_nobody_looked_is_lost(chosen: bool) -> None:
     assert KEY in setting.woken
 
 
+@pytest.mark.parametrize(
+    ("level", "finished", "unknown"),
+    [(HOSTNAME_LABEL, False, ["n1"]), (HOSTNAME_LABEL, True, []), ("rack", False, [])],
+)
+def test_a_node_that_went_while_nobody_looked_is_lost_to_whom_it_was_given(
+    level: str, finished: bool, unknown: list[str]
+) -> None:
+    """Its pods there may be gone with it, or not be made yet; and what is wider than a node is none."""
+    setting = Setting()
+    placed = TopologyAssignment((level,), (Domain(("n1",), 2),))
+    given = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 2, placed),))
+    setting.world.workload_seen(seen(replace(HOLDS, admission=given, finished=finished)))
+    setting.world.node_seen(Node("n2"))
+    assert setting.world.unknown_nodes() == unknown
+    setting.world.node_seen(Node("n1"))
+    assert setting.world.unknown_nodes() == []
+
+
 def test_a_node_that_is_no_more_is_remembered_for_who_may_still_come_to_it() -> None:
     setting = Setting()
     world = setting.world
