@@ -710,6 +710,7 @@ class Controller:
         self._turns()
         self.leading = True
         self.actuator.leads()
+        self.keeper.lets_go = False
         self.revision += 1
         log.info("leading", jobs=len(self.world.jobs), workloads=len(self.world.workloads))
         try:
@@ -797,6 +798,8 @@ class Controller:
 
     async def _decide(self) -> None:
         await self._catch_up()
+        self.keeper.lets_go = True
+        self.keeper.look()
         self._end_half_made_claims()
         failed = 0
         blamed: set[Key | None] = {None}
