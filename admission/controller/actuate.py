@@ -416,12 +416,16 @@ class Actuator:
             )
 
     async def let_go(self, seen: WorkloadSeen) -> None:
-        """Take our finalizer off a Workload that is being deleted. Raises ApiError."""
+        """Take our finalizer off a Workload that is being deleted. Raises ApiError (Conflict: as `delete_workload`)."""
         path = self._workloads.path(seen.namespace, seen.name)
         try:
-            meta = (await self._client.get(path))["metadata"]
+            raw = await self._client.get(path)
+            meta = raw["metadata"]
             if meta["uid"] != seen.uid or "deletionTimestamp" not in meta:
                 return
+            if meta["resourceVersion"] != seen.resource_version:
+                self._learn("Workload", raw)
+                raise Conflict(409, "Conflict", "the workload is another than was looked at")
             rest = [one for one in meta.get("finalizers") or () if one != self._names.finalizer]
             patch = {"uid": seen.uid, "resourceVersion": meta["resourceVersion"], "finalizers": rest or None}
             await self._client.merge_patch(path, {"metadata": patch})

@@ -33,7 +33,7 @@ from tests.controller.lab import (
     template,
     workload,
 )
-from tests.controller.test_follows import JOBS, its_workload
+from tests.controller.test_follows import JOBS, WORKLOADS, its_workload
 from tests.controller.test_keep import NODE, running, until
 from tests.controller.test_out_of_stock import write_status
 
@@ -107,9 +107,14 @@ def nodes_of(raw: Json) -> list[tuple[str, int]]:
 # ---------------------------------------------------------------- what leaves
 
 
-async def test_what_was_reserved_since_it_was_looked_at_is_not_deleted(world: World) -> None:
+@pytest.mark.parametrize("step", [life.DeleteWorkload("the job names no queue"), life.LetWorkloadGo()], ids=str)
+async def test_what_was_reserved_since_it_was_looked_at_is_not_deleted(world: World, step: life.Step) -> None:
     """As by the leader before, whose last write a new one may know late: the quota would be free while its pods run."""
     gang = await a_gang(world, held=True)
+    if isinstance(step, life.LetWorkloadGo):
+        path = f"{WORKLOADS}/{gang['metadata']['name']}"
+        await world.client.merge_patch(path, {"metadata": {"finalizers": [NAMES.finalizer]}})
+        await world.client.delete(path)
     async with running(world, leads=False) as controller:
         await sees(controller)
         known = controller.world.workloads["ml", gang["metadata"]["name"]]
@@ -117,7 +122,7 @@ async def test_what_was_reserved_since_it_was_looked_at_is_not_deleted(world: Wo
         before = replace(known, resource_version="1", view=replace(known.view, value=value))
         controller.world.workload_seen(before)
         with pytest.raises(Conflict):
-            await controller.actuator.take(KEY, life.DeleteWorkload("the job names no queue"))
+            await controller.actuator.take(KEY, step)
     assert (await stored(world))["metadata"]["uid"] == gang["metadata"]["uid"]
 
 
