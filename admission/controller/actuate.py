@@ -920,7 +920,16 @@ class Actuator:
         if step.paused:
             meta["annotations"] = {self._names.pause_label: "true"}
         path = self._workloads.path(seen.namespace, seen.name)
-        answer = await self._client.merge_patch(path, {"metadata": meta, "spec": {"active": False}})
+        over = asyncio.get_running_loop().time() + self._client.write_timeout
+        try:
+            answer = await self._client.merge_patch(path, {"metadata": meta, "spec": {"active": False}})
+        except ApiError as error:
+            if not error.ambiguous:
+                raise
+            answer = msgspec.json.decode(await self._after(path, seen.resource_version, over))
+            if answer["spec"].get("active") is not False:
+                self._learn("Workload", answer)
+                raise
         self._learn("Workload", answer)
         self._tell(seen, (("Warning", step.reason, step.message),))
         made = answer["metadata"]
