@@ -324,6 +324,8 @@ class World:
         self._job_by_uid[job.uid] = key
         if job.started_for:
             self._started_for.add(job.started_for)
+        if not self.queue_of(job):
+            self._places.pop(job.uid, None)  # so its owner wants it, whoever led
         self._changed_job(key)
         if old is not None:
             self._claims_no_more(old)
@@ -427,7 +429,8 @@ class World:
         self._wake_workload(seen)
         job_uid = seen.view.value.job_uid
         waited = held.view.value.admission is None and not held.view.value.finished
-        if waited and held.uid not in self._by_owner and job_uid in self._job_by_uid:
+        job = self.jobs.get(self._job_by_uid.get(job_uid, ("", "", "")))
+        if waited and held.uid not in self._by_owner and job is not None and self.queue_of(job):
             self._places[job_uid] = held
         self._by_owner.discard(held.uid)
         if job_uid and self._workload_of_job.get(job_uid) == seen.key:

@@ -1465,6 +1465,23 @@ def test_a_place_is_come_back_to_by_who_waited_alone() -> None:
     assert world.place_of("j1") is None
 
 
+@pytest.mark.parametrize("first", ["its label", "its Workload"])
+def test_who_was_taken_out_by_its_owner_has_no_place_whoever_looked_on(first: str) -> None:
+    """Another led when the label was taken off, and knew why the Workload was deleted."""
+    world = Setting().world
+    waits = seen(replace(HOLDS, admission=None, admitted=False))
+    world.workload_seen(waits)
+    without = replace(JOB, queue="")
+    if first == "its label":
+        world.job_seen(without)
+        world.workload_lost(waits)
+    else:
+        world.workload_lost(waits)
+        world.job_seen(without)
+    world.job_seen(JOB)
+    assert world.place_of("j1") is None
+
+
 DISRUPTED = Taint("karpenter.sh/disrupted", "", "NoSchedule")
 
 
