@@ -710,6 +710,7 @@ class Controller:
         self._turns()
         self.leading = True
         self.actuator.leads()
+        self.world.knows_jobs()
         self.keeper.lets_go = False
         self.revision += 1
         log.info("leading", jobs=len(self.world.jobs), workloads=len(self.world.workloads))

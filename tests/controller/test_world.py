@@ -1482,6 +1482,28 @@ def test_who_was_taken_out_by_its_owner_has_no_place_whoever_looked_on(first: st
     assert world.place_of("j1") is None
 
 
+@pytest.mark.parametrize("ends", ["gone", "being deleted"])
+def test_who_stands_for_no_job_is_not_in_line(ends: str) -> None:
+    setting = Setting()
+    world, state = setting.world, setting.state
+    waits = replace(HOLDS, admission=None, admitted=False)
+    world.workload_seen(seen(waits))
+    if ends == "gone":
+        world.job_lost(JOB)
+    else:
+        world.job_seen(replace(JOB, deleting=True))
+    assert state.pending("q") == [waits.key], "its job may not have been listed yet"
+    world.knows_jobs()
+    assert state.pending("q") == []
+    world.job_seen(JOB)
+    assert state.pending("q") == [waits.key]
+    world.job_lost(JOB)
+    assert state.pending("q") == []
+    world.workload_lost(seen(waits))
+    world.workload_seen(seen(waits))
+    assert state.pending("q") == []
+
+
 DISRUPTED = Taint("karpenter.sh/disrupted", "", "NoSchedule")
 
 
