@@ -413,21 +413,25 @@ class Actuator:
                 raise AssertionError(f"{step} needs a job")
 
     async def delete_workload(self, seen: WorkloadSeen) -> None:
-        """Delete a Workload that stands for nothing. A background GC may have been quicker."""
-        try:
+        """Delete a Workload that stands for nothing. A background GC may have been quicker. Raises ApiError (Conflict:
+        it is another than was looked at, and may hold quota by now)."""
+        path = self._workloads.path(seen.namespace, seen.name)
+        with suppress(NotFound):
             await self._client.delete(
-                self._workloads.path(seen.namespace, seen.name), uid=seen.uid, propagation="Background"
+                path, uid=seen.uid, resource_version=seen.resource_version, propagation="Background"
             )
-        except NotFound:
-            return
 
     async def let_go(self, seen: WorkloadSeen) -> None:
-        """Take our finalizer off a Workload that is being deleted. Raises ApiError."""
+        """Take our finalizer off a Workload that is being deleted. Raises ApiError (Conflict: as `delete_workload`)."""
         path = self._workloads.path(seen.namespace, seen.name)
         try:
-            meta = (await self._client.get(path))["metadata"]
+            raw = await self._client.get(path)
+            meta = raw["metadata"]
             if meta["uid"] != seen.uid or "deletionTimestamp" not in meta:
                 return
+            if meta["resourceVersion"] != seen.resource_version:
+                self._learn("Workload", raw)
+                raise Conflict(409, "Conflict", "the workload is another than was looked at")
             rest = [one for one in meta.get("finalizers") or () if one != self._names.finalizer]
             patch = {"uid": seen.uid, "resourceVersion": meta["resourceVersion"], "finalizers": rest or None}
             await self._client.merge_patch(path, {"metadata": patch})
@@ -937,7 +941,16 @@ class Actuator:
         if step.paused:
             meta["annotations"] = {self._names.pause_label: "true"}
         path = self._workloads.path(seen.namespace, seen.name)
-        answer = await self._client.merge_patch(path, {"metadata": meta, "spec": {"active": False}})
+        over = asyncio.get_running_loop().time() + self._client.write_timeout
+        try:
+            answer = await self._client.merge_patch(path, {"metadata": meta, "spec": {"active": False}})
+        except ApiError as error:
+            if not error.ambiguous:
+                raise
+            answer = msgspec.json.decode(await self._after(path, seen.resource_version, over))
+            if answer["spec"].get("active") is not False:
+                self._learn("Workload", answer)
+                raise
         self._learn("Workload", answer)
         self._tell(seen, (("Warning", step.reason, step.message),))
         made = answer["metadata"]
@@ -1062,17 +1075,28 @@ class Actuator:
                 _in_order(places, ranks, len(taken)) if places else pins.hosts_for(assignment, taken, ranks)
             )
             wanted += [(pod, place) for pod, place in zip(gated, where, strict=True) if place is not None]
-        await _all_of(self._place(pod, place) for pod, place in wanted)
+        there: dict[str, dict[str, Any]] = {}
+        await _all_of(self._look_at_gated(pod, there) for pod, _ in wanted)
+        await _all_of(self._place(pod, there[pod.uid], place) for pod, place in wanted if pod.uid in there)
 
-    async def _place(self, pod: PodView, place: str | Mapping[str, str]) -> None:
-        """Name the place of one gated pod and take its gate; one that is gone needs none."""
-        path = PODS.path(pod.namespace, pod.name)
-        try:
-            raw = await self._client.get(path)
-            if raw["metadata"]["uid"] == pod.uid and (ops := pins.ungate(raw, place, self._names)):
-                self._learn("Pod", await self._client.json_patch(path, ops, field_manager=self._names.job_manager))
-        except NotFound:
-            return
+    async def _look_at_gated(self, pod: PodView, there: dict[str, dict[str, Any]]) -> None:
+        """A live look at one gated pod, kept in `there` by its uid; one that is gone needs no place. Raises Conflict
+        where it has one already: it was not known when places were given out, and may be another's."""
+        with suppress(NotFound):
+            raw = await self._client.get(PODS.path(pod.namespace, pod.name))
+            if raw["metadata"]["uid"] != pod.uid:
+                return
+            if not pins.gate_off(raw, self._names):
+                self._learn("Pod", raw)
+                raise Conflict(409, "Conflict", "a pod was let go to its place since it was looked at")
+            there[pod.uid] = raw
+
+    async def _place(self, pod: PodView, raw: dict[str, Any], place: str | Mapping[str, str]) -> None:
+        """Name the place of one gated pod and take its gate."""
+        ops = pins.ungate(raw, place, self._names)
+        with suppress(NotFound):
+            path = PODS.path(pod.namespace, pod.name)
+            self._learn("Pod", await self._client.json_patch(path, ops, field_manager=self._names.job_manager))
 
     async def _change(
         self, seen: WorkloadSeen, changes: list[Condition], event: tuple[str, str, str] | None = None

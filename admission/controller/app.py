@@ -713,6 +713,8 @@ class Controller:
         self._turns()
         self.leading = True
         self.actuator.leads()
+        self.world.knows_jobs()
+        self.keeper.lets_go = False
         self.revision += 1
         log.info("leading", jobs=len(self.world.jobs), workloads=len(self.world.workloads))
         try:
@@ -800,6 +802,8 @@ class Controller:
 
     async def _decide(self) -> None:
         await self._catch_up()
+        self.keeper.lets_go = True
+        self.keeper.look()
         self._end_half_made_claims()
         failed = 0
         blamed: set[Key | None] = {None}

@@ -76,6 +76,8 @@ class Keeper:
         self._changed = asyncio.Event()
         self._failed = False
         self._refused = Told()
+        self.lets_go = True
+        """Is it known what is needed? Not before a new leader has heard of all that the last one gave away."""
         self._leaving = False
         """Something is being deleted that is still needed."""
         self._told: dict[str, str] = {}
@@ -109,7 +111,7 @@ class Keeper:
         for kind in KEPT:
             for key, seen in self._informers[kind].store.items():
                 ours = self._names.finalizer in seen.finalizers
-                if ours != seen.deleting:
+                if ours != seen.deleting or (seen.deleting and not self.lets_go):
                     continue
                 if seen.deleting:
                     used = used_by(self._state) if used is None else used

@@ -296,6 +296,10 @@ class EvictWorkload:
     """Elastic flavors on which it got no nodes for some of its pods."""
 
 
+_SWITCHED_OFF = EvictWorkload(DEACTIVATED, "The workload is deactivated")
+"""By whom, and what for, no object says."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplaceNodes:
     """Ask the engine for other nodes for those that are lost, while the rest of the gang runs on; for none any more
@@ -807,10 +811,9 @@ def _in_place(seen: Sight) -> bool:
 
 def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | None:
     """Why a reserved or admitted gang must leave for reasons of its own, or None."""
-    job, workload, pods = seen.job, seen.workload, seen.pods
+    job, workload = seen.job, seen.workload
     assert job is not None
     assert workload is not None
-    value = workload.value
     told = _told_to_leave(
         workload,
         seen.stop_policy,
@@ -820,8 +823,22 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         paused=job.paused,
         queue_goes=seen.queue_goes,
     )
-    if told is not None:
-        return told
+    if told is None:
+        return _unfit(seen, settings, now)
+    most = settings.backoff_limit
+    if told == _SWITCHED_OFF and most is not None and workload.requeue_count >= most:
+        # Whoever gives one up switches it off first, and may get no further than that.
+        last = _unfit(seen, settings, now)
+        return last if last is not None and last.backoff and last.counted else told
+    return told
+
+
+def _unfit(seen: Sight, settings: Settings, now: int) -> EvictWorkload | None:
+    """The same of one that nobody has told to leave."""
+    job, workload, pods = seen.job, seen.workload, seen.pods
+    assert job is not None
+    assert workload is not None
+    value = workload.value
     if seen.given_twice:
         return EvictWorkload("OutOfSync", seen.given_twice)
     emptied = _emptied(seen, settings)
@@ -918,7 +935,7 @@ def _told_to_leave(
     if not value.active:
         known = pauses if paused or workload.paused else _said_no(value, required) or ran_out(workload, now)
         if known is None or not known.deactivate:
-            return EvictWorkload(DEACTIVATED, "The workload is deactivated")
+            return _SWITCHED_OFF
         return EvictWorkload(DEACTIVATED, known.message, cause=known.cause)
     if paused:
         return pauses

@@ -70,14 +70,16 @@ def _noted(seen: Item[LocalQueue]) -> dict[str, Any]:
 
 
 def _sample(state: State, seen: Item[LocalQueue], numbers: QueueNumbers, now: int) -> dict[str, Any] | None:
-    """status.fairSharing.admissionFairSharingStatus as it should be: as it stands between samples, else a new one.
+    """status.fairSharing.admissionFairSharingStatus as it should be: as it stands between samples, and while there is
+    no ClusterQueue, which may be about to be made anew; else a new one.
 
     The first sample starts the count at nothing. Times are whole seconds on both ends, as they are stored, so that no
     part of an interval counts twice.
     """
     due = next_sample(state, seen)
     if due is None:
-        return None
+        unknown = state.rules.usage_fairness is not None and state.cluster_queue(seen.value.cluster_queue) is None
+        return _noted(seen) or None if unknown else None
     if now < due:
         return _noted(seen)
     at = now - now % 1000

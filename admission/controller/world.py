@@ -234,6 +234,8 @@ class World:
         self._gang_of: dict[Key, str] = {}
         """Pods that lack our mark -> uid of the Workload whose they are all the same."""
         self._workload_of_job: dict[str, Key] = {}
+        self._knows_jobs = False
+        """Is who has not been seen not there?"""
         self._several: dict[str, set[Key]] = {}
         """Jobs with more than one Workload: Kueue makes a new one where a job that runs grows."""
         self._job_of_workload: dict[str, str] = {}
@@ -324,11 +326,15 @@ class World:
         self._job_by_uid[job.uid] = key
         if job.started_for:
             self._started_for.add(job.started_for)
+        if not self.queue_of(job):
+            self._places.pop(job.uid, None)  # so its owner wants it, whoever led
         self._changed_job(key)
         if old is not None:
             self._claims_no_more(old)
         else:
             self._less_held_up(job.uid)
+        if old is None or (old.uid, old.deleting) != (job.uid, job.deleting):
+            self._line_up(job.uid)
         for asked in _devices_asked(job):
             self._claiming.setdefault(asked, set()).add(key)
         if old is not None and old.owner != job.owner:
@@ -359,6 +365,28 @@ class World:
         self._started_for.discard(job.started_for)
         self._changed_job(key)
         self._part(job)
+        self._line_up(job.uid)
+
+    def knows_jobs(self) -> None:
+        """All jobs that there are have been seen: a Workload whose job is not among them stands for none."""
+        self._knows_jobs = bool(self._kinds)
+        for seen in self.workloads.values():
+            if self._stands_for_none(seen):
+                self.apply(Put(self.laid(seen.view.value)))
+
+    def _line_up(self, job_uid: str) -> None:
+        """A job came or goes: its Workload stands in line for as long as it is there."""
+        seen = self.workload_of_uid(job_uid)
+        if self._knows_jobs and seen is not None and seen.view.value.admission is None:
+            self.apply(Put(self.laid(seen.view.value)))
+
+    def _stands_for_none(self, seen: WorkloadSeen) -> bool:
+        """Is the job gone, or going, that it stands for: would others be evicted for what is never started?"""
+        value = seen.view.value
+        if not self._knows_jobs or not value.job_uid or value.finished or self.is_bare(seen):
+            return False
+        key = self._job_by_uid.get(value.job_uid)
+        return key is None or self.jobs[key].deleting
 
     def _claims_no_more(self, job: JobView) -> None:
         for asked in _devices_asked(job):
@@ -427,7 +455,8 @@ class World:
         self._wake_workload(seen)
         job_uid = seen.view.value.job_uid
         waited = held.view.value.admission is None and not held.view.value.finished
-        if waited and held.uid not in self._by_owner and job_uid in self._job_by_uid:
+        job = self.jobs.get(self._job_by_uid.get(job_uid, ("", "", "")))
+        if waited and held.uid not in self._by_owner and job is not None and self.queue_of(job):
             self._places[job_uid] = held
         self._by_owner.discard(held.uid)
         if job_uid and self._workload_of_job.get(job_uid) == seen.key:
@@ -567,7 +596,7 @@ class World:
             value = self._neighbours.laid_on(value)
         value = self._held_up(value)
         seen = self.workloads.get(key)
-        if value.admission is None and seen is not None and self.is_beside(seen):
+        if value.admission is None and seen is not None and (self.is_beside(seen) or self._stands_for_none(seen)):
             value = replace(value, active=False)
         self._depends(key, sources)
         sits_out = self._sitting_out if value.admission is None else {}
@@ -805,8 +834,10 @@ class World:
         }
 
     def unknown_nodes(self) -> list[str]:
-        """On which pods of gangs stand: they went while nobody looked, or nothing has been heard of them yet."""
+        """On which pods of gangs stand, or that are given to gangs: they went while nobody looked, or nothing has been
+        heard of them yet."""
         there = {pod.node for pod in self._pods.values() if pod.workload_uid and pod.node and not pod.done}
+        there.update(*(_hosts_given(seen.view.value) for seen in self.workloads.values()))
         return sorted(there - self.nodes - self.lost_nodes.keys())
 
     def forget_nodes(self) -> None:
@@ -1742,6 +1773,17 @@ def _nodes_of(value: Workload) -> frozenset[str]:
         for pod_set in value.admission.pod_sets
         if pod_set.topology is not None
         for domain in pod_set.topology.domains
+    )
+
+
+def _hosts_given(value: Workload) -> frozenset[str]:
+    """The same, where domains are nodes and no wider."""
+    admission = value.admission if not value.finished else None
+    return frozenset(
+        domain.values[-1]
+        for given in (admission.pod_sets if admission is not None else ())
+        if given.topology is not None and given.topology.levels[-1:] == (HOSTNAME_LABEL,)
+        for domain in given.topology.domains
     )
 
 

@@ -755,18 +755,20 @@ class Client:
         path: str,
         *,
         uid: str | None = None,
+        resource_version: str | None = None,
         propagation: str | None = None,
         grace_seconds: int | None = None,
         dry_run: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
-        """Deletes the object if it still is the one with `uid` (Conflict if not).
+        """Deletes the object if it still is the one with `uid`, and in this version (Conflict if not).
 
         propagation: Background, Foreground or Orphan. Returns the object as it is left, or a Status.
         """
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid is not None:
-            body["preconditions"] = {"uid": uid}
+        exactly = {"uid": uid, "resourceVersion": resource_version}
+        if preconditions := {key: value for key, value in exactly.items() if value is not None}:
+            body["preconditions"] = preconditions
         if propagation is not None:
             body["propagationPolicy"] = propagation
         if grace_seconds is not None:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from admission.commands.options import configure_logs
 from admission.controller import app
-from admission.controller.actuate import decision_id
+from admission.controller.actuate import Actuator, decision_id
 from admission.controller.defaults import named_in_vain
 from admission.engine.cycle import decide
 from admission.engine.filling import Filling
@@ -42,7 +42,7 @@ from admission.engine.trial import Trial
 from admission.jobs.kinds import JOBSET, view
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client, Conflict, NotFound
-from tests.controller.lab import GPU, NAMES, NOW, T0, World, cluster_queue, job, local_queue, own
+from tests.controller.lab import GPU, NAMES, NOW, T0, World, cluster_queue, job, local_queue, own, workload
 from tests.controller.test_keep import NODE, running, until
 from tests.controller.test_leaks import Town
 
@@ -509,6 +509,48 @@ async def test_a_leader_that_ends_between_a_claim_and_its_evictions_leaves_nobod
 
         assert await until(kept_until) == rfc3339(NOW + 20_000 + 300_000)
         assert not second.state.drift(0, 1)
+
+
+async def test_nobody_is_evicted_for_a_job_that_went_while_nobody_led(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Workload stays where the job was deleted without what it owns, or until the garbage collector comes to it. It
+    is looked up before it is deleted, and the API server is slow to say."""
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), cluster_queue("team-b", 0)):
+        await world.put(one)
+    for name in ("team-a", "team-b"):
+        await world.put(local_queue(name, name))
+    workloads, jobs = f"/apis/{NAMES.api_version}/namespaces/ml/workloads", "/apis/batch/v1/namespaces/ml/jobs"
+
+    async def names() -> list[str]:
+        return [one["metadata"]["name"] for one in (await world.client.get(workloads))["items"]]
+
+    async with running(world) as first:
+        await world.put(job("borrows", "team-b", pods=1))
+
+        async def runs() -> bool:
+            return (await world.client.get(f"{jobs}/borrows"))["spec"]["suspend"] is False
+
+        await until(runs)
+        ((_, seen),) = first.world.workloads.items()
+    gone = job("gone", "team-a", pods=2)
+    gone["metadata"]["uid"] = "u-gone"
+    await world.put(workload(gone, {}, queue="team-a"))
+    job_is_gone = Actuator.job_is_gone
+
+    async def slowly(actuator: Actuator, about: Any) -> bool:
+        await asyncio.sleep(1)
+        return await job_is_gone(actuator, about)
+
+    monkeypatch.setattr(Actuator, "job_is_gone", slowly)
+    async with running(world):
+
+        async def deleted() -> bool:
+            return await names() == [seen.name]
+
+        await until(deleted)
+    said = (await world.client.get(f"{workloads}/{seen.name}"))["status"]
+    assert not [one for one in said["conditions"] if one["type"] == "Evicted"]
 
 
 async def test_a_new_leader_whose_watch_hangs_gives_nothing_that_the_last_one_gave(

@@ -57,6 +57,7 @@ CHECK = own(
     status={"conditions": [lab.condition("Active", True, "Active", "It answers")]},
 )
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"
+QUEUE = ("ClusterQueue", "team-a")
 PLURALS = {
     "ClusterQueue": "clusterqueues",
     "ResourceFlavor": "resourceflavors",
@@ -213,6 +214,53 @@ async def test_what_is_in_use_waits_for_its_end_and_what_is_not_goes_at_once(wor
             return not any([await there(kind, name) for kind, name in kept])
 
         await until(all_gone)
+
+
+async def test_a_new_leader_whose_watch_hangs_lets_no_queue_go_that_is_in_use(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one gave quota of it away, and ended; then it was deleted."""
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), local_queue("main", "team-a")):
+        await world.put(one)
+    queues = f"/apis/{NAMES.api_version}/clusterqueues"
+    async with running(world, leads=False) as second:
+        copy = second.informers["Workload"]
+        async with running(world) as first:
+
+            async def marked() -> bool:
+                found = [await world.client.get(path(*one)) for one in (QUEUE, ("ResourceFlavor", "h100"))]
+                return all(one["metadata"].get("finalizers") for one in found)
+
+            await until(marked)
+            monkeypatch.setattr(copy, "_take", lambda line: "")
+            await world.put(job("train", "main"))
+
+            async def reserved() -> bool:
+                items = (await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads"))["items"]
+                return any(one.get("status", {}).get("admission") for one in items)
+
+            await until(reserved)
+            assert first.leading
+        await world.client.delete(path(*QUEUE))
+
+        async def heard() -> bool:
+            return second.informers["ClusterQueue"].store["", "team-a"].deleting
+
+        await until(heard)
+        monkeypatch.setattr(copy, "_heard_at", float("-inf"))
+        world.denied.add("PATCH status")  # by which the queue would be another than the one that may go
+        leading = asyncio.ensure_future(second.lead())
+
+        async def let_go_or_told() -> bool:
+            if not (await world.client.get(queues))["items"]:
+                return True
+            events = (await world.client.get("/api/v1/namespaces/default/events"))["items"]
+            return any(one["reason"] == "InUse" for one in events)
+
+        await until(let_go_or_told)
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+    assert (await world.client.get(path(*QUEUE)))["metadata"]["finalizers"] == [NAMES.finalizer]
 
 
 def test_what_still_needs_a_flavor() -> None:

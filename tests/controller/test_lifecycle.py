@@ -1188,6 +1188,26 @@ def test_who_lacks_pods_that_the_api_server_refuses(name: str) -> None:
     assert next_step(later, settings, NOW + by) == life.Next(step, None if wanted.at is None else wanted.at + by)
 
 
+@pytest.mark.parametrize(
+    ("tries", "ready", "limit", "reason"),
+    [
+        (3, 1, 3, "PodsReadyTimeout"),
+        (2, 1, 3, "Deactivated"),
+        (3, 2, 3, "Deactivated"),
+        (3, 1, None, "Deactivated"),
+    ],
+)
+def test_who_is_given_up_is_told_so_by_whoever_comes_to_say_it(
+    tries: int, ready: int, limit: int | None, reason: str
+) -> None:
+    """It is switched off by one write, and told why by the next: between them a leader may end, or lose a race."""
+    late = PodTally(live=2, ready=ready, last_created_at=NOW - 60_000)
+    gang = workload(**{**ADMITTED, "admitted_at": NOW - 100_000}, active=False, seen={"requeue_count": tries})
+    step = next_step(Sight(job(**RUNNING), gang, late, queue="q"), replace_in(SETTINGS, backoff_limit=limit), NOW).step
+    assert isinstance(step, life.EvictWorkload)
+    assert (step.reason, step.backoff) == (reason, reason != "Deactivated")
+
+
 @pytest.mark.parametrize(("as_kueue", "out"), [(False, ("spot",)), (True, ())])
 def test_a_flavor_is_out_of_stock_for_who_loses_its_nodes_too_but_kueue_has_no_word_for_it(
     as_kueue: bool, out: tuple[str, ...]

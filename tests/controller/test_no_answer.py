@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from admission.controller.actuate import Actuator
+from admission.controller.lifecycle import EvictWorkload
 from admission.engine.model import Admission, Assumed, Domain, PodSetAssignment, Replace, TopologyAssignment
 from admission.kube.client import Unavailable
 from tests.controller.lab import World, admission, condition, job, workload
@@ -103,6 +105,39 @@ async def test_other_nodes_that_were_not_written_count_no_more(
             return counted is not None and bool(counted.lost_nodes)
 
         assert await until(undone)
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["the server did it", "the server never saw it"])
+async def test_who_is_switched_off_is_told_what_for_though_that_got_no_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    """No object says that but the condition, which is written next."""
+    await a_town(world, 16)
+    owner = await world.put(job("train", "main"))
+    status = {"conditions": [condition(kind, True, kind, "") for kind in ("QuotaReserved", "Admitted")]}
+    name = (await world.put(workload(owner, {**status, "admission": admission("n")}, queue="main")))["metadata"]["name"]
+    send = world.client.merge_patch
+
+    async def merge_patch(path: str, patch: dict[str, Any], **options: Any) -> Any:
+        if applied:
+            await send(path, patch, **options)
+        raise Unavailable(0, "NoAnswer", "the connection broke")
+
+    async with running(world, leads=False) as controller:
+
+        async def known() -> bool:
+            return bool(controller.world.workloads and controller.world.jobs)
+
+        await until(known)
+        monkeypatch.setattr(world.client, "merge_patch", merge_patch)
+        monkeypatch.setattr(world.client, "write_timeout", 0.2)
+        step = EvictWorkload("Deactivated", "Cannot start: why", deactivate=True, cause="AdmissionCheck")
+        with nullcontext() if applied else pytest.raises(Unavailable):
+            await controller.actuator.take(("Job", "ml", "train"), step)
+    raw = await world.client.get(f"{WORKLOADS}/{name}")
+    told = [(one["reason"], one["message"]) for one in raw["status"]["conditions"] if one["type"] == "Evicted"]
+    assert told == ([("DeactivatedDueToAdmissionCheck", "Cannot start: why")] if applied else [])
+    assert raw["spec"]["active"] is not applied
 
 
 async def test_a_decision_that_is_not_there_counts_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ from admission.engine.model import (
 )
 from admission.engine.state import State
 from admission.jobs.kinds import millis
-from admission.jobs.values import label_selector, local_queue
+from admission.jobs.values import label_selector, local_queue, rfc3339
 from admission.names import Names
 from tests.kube.virtual import virtually
 
@@ -208,6 +208,20 @@ def test_usage_is_noted_once_an_interval_and_halves_in_a_half_life() -> None:
         assert millis(status["fairSharing"]["admissionFairSharingStatus"]["lastUpdate"]) == at - at % 1000
         at = due
     assert values == [0.0, 5.0, 7.5, 8.75]
+
+
+@pytest.mark.parametrize(("made_anew", "noted"), [(QUEUE, 5.0), (replace(QUEUE, usage_based_fairness=False), None)])
+def test_usage_outlasts_a_queue_that_is_made_anew(made_anew: ClusterQueue, noted: float | None) -> None:
+    config = "admissionFairSharing: {usageHalfLifeTime: 10m, usageSamplingInterval: 10m}\n"
+    state = State(rules_of(load_config(HEAD + config)))
+    state.apply(Put(LOCAL))
+    said = {"consumedResources": {"gpu": "10"}, "lastUpdate": rfc3339(1_000_000_000)}
+    seen = stored({"fairSharing": {"weightedShare": 0, "admissionFairSharingStatus": said}})
+    status = queue_status.local_queue_status(state, seen, 1_000_300_000)
+    assert status["fairSharing"]["admissionFairSharingStatus"] == said
+    state.apply(Put(made_anew))
+    seen = stored(queue_status.local_queue_status(state, stored(status), 1_000_600_000))
+    assert dict(seen.value.consumed).get("gpu") == noted
 
 
 def test_usage_is_noted_anew_where_the_time_of_the_last_note_cannot_be_read() -> None:

@@ -4,6 +4,7 @@ cluster that is as the test has it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ from tests.controller.lab import (
     template,
     workload,
 )
-from tests.controller.test_follows import JOBS, its_workload
+from tests.controller.test_follows import JOBS, WORKLOADS, its_workload
 from tests.controller.test_keep import NODE, running, until
 from tests.controller.test_out_of_stock import write_status
 
@@ -104,6 +105,25 @@ def nodes_of(raw: Json) -> list[tuple[str, int]]:
 
 
 # ---------------------------------------------------------------- what leaves
+
+
+@pytest.mark.parametrize("step", [life.DeleteWorkload("the job names no queue"), life.LetWorkloadGo()], ids=str)
+async def test_what_was_reserved_since_it_was_looked_at_is_not_deleted(world: World, step: life.Step) -> None:
+    """As by the leader before, whose last write a new one may know late: the quota would be free while its pods run."""
+    gang = await a_gang(world, held=True)
+    if isinstance(step, life.LetWorkloadGo):
+        path = f"{WORKLOADS}/{gang['metadata']['name']}"
+        await world.client.merge_patch(path, {"metadata": {"finalizers": [NAMES.finalizer]}})
+        await world.client.delete(path)
+    async with running(world, leads=False) as controller:
+        await sees(controller)
+        known = controller.world.workloads["ml", gang["metadata"]["name"]]
+        value = replace(known.view.value, admission=None, admitted=False)
+        before = replace(known, resource_version="1", view=replace(known.view, value=value))
+        controller.world.workload_seen(before)
+        with pytest.raises(Conflict):
+            await controller.actuator.take(KEY, step)
+    assert (await stored(world))["metadata"]["uid"] == gang["metadata"]["uid"]
 
 
 @pytest.mark.parametrize(("reason", "tries"), [("Preempted", {"count": 2}), ("Deactivated", None)])
@@ -231,6 +251,7 @@ GATED: dict[str, tuple[dict[str, Json], Json]] = {
     "another was done there": ({"a": {"gated": True}, "b": {"node": "n1", "phase": "Failed"}}, {"a": "n1"}),
     "another leaves before it came there": ({"a": {"gated": True, "leaves": True}, "b": {"gated": True}}, {"b": "n1"}),
     "it is another of that name": ({"a": {"gated": True, "other": True}}, {}),
+    "another was let go there, and that is not known": ({"a": {"gated": True}, "b": {"pin": "n1", "late": True}}, {}),
 }
 
 
@@ -239,7 +260,7 @@ async def test_a_gated_pod_is_let_go_to_a_host_that_has_none(world: World, case:
     there, wanted = GATED[case]
     gang = await a_gang(world)
     for name, said in there.items():
-        pod = a_pod(gang, name, **{key: value for key, value in said.items() if key not in ("leaves", "other")})
+        pod = a_pod(gang, name, **{key: value for key, value in said.items() if key not in ("leaves", "other", "late")})
         if said.get("leaves"):
             pod["metadata"]["finalizers"] = ["example.com/kept"]
         await world.put(pod)
@@ -249,7 +270,11 @@ async def test_a_gated_pod_is_let_go_to_a_host_that_has_none(world: World, case:
         await sees(controller, len(there))
         for name in [name for name, said in there.items() if said.get("other")]:
             controller.world.pod_seen(replace(controller.world._pods["ml", name], uid="before"))
-        await controller.actuator.take(KEY, life.Ungate(tuple(("ml", name) for name in there)))
+        late = [name for name, said in there.items() if said.get("late")]
+        for name in late:
+            controller.world.pod_seen(replace(controller.world._pods["ml", name], pinned="", gated=True))
+        with pytest.raises(Conflict) if late else nullcontext():
+            await controller.actuator.take(KEY, life.Ungate(tuple(("ml", name) for name in there)))
     let: dict[str, str] = {}
     for name, said in there.items():
         spec = (await world.client.get(f"{PODS}/{name}"))["spec"]

@@ -1467,6 +1467,45 @@ def test_a_place_is_come_back_to_by_who_waited_alone() -> None:
     assert world.place_of("j1") is None
 
 
+@pytest.mark.parametrize("first", ["its label", "its Workload"])
+def test_who_was_taken_out_by_its_owner_has_no_place_whoever_looked_on(first: str) -> None:
+    """Another led when the label was taken off, and knew why the Workload was deleted."""
+    world = Setting().world
+    waits = seen(replace(HOLDS, admission=None, admitted=False))
+    world.workload_seen(waits)
+    without = replace(JOB, queue="")
+    if first == "its label":
+        world.job_seen(without)
+        world.workload_lost(waits)
+    else:
+        world.workload_lost(waits)
+        world.job_seen(without)
+    world.job_seen(JOB)
+    assert world.place_of("j1") is None
+
+
+@pytest.mark.parametrize("ends", ["gone", "being deleted"])
+def test_who_stands_for_no_job_is_not_in_line(ends: str) -> None:
+    setting = Setting()
+    world, state = setting.world, setting.state
+    waits = replace(HOLDS, admission=None, admitted=False)
+    world.workload_seen(seen(waits))
+    if ends == "gone":
+        world.job_lost(JOB)
+    else:
+        world.job_seen(replace(JOB, deleting=True))
+    assert state.pending("q") == [waits.key], "its job may not have been listed yet"
+    world.knows_jobs()
+    assert state.pending("q") == []
+    world.job_seen(JOB)
+    assert state.pending("q") == [waits.key]
+    world.job_lost(JOB)
+    assert state.pending("q") == []
+    world.workload_lost(seen(waits))
+    world.workload_seen(seen(waits))
+    assert state.pending("q") == []
+
+
 DISRUPTED = Taint("karpenter.sh/disrupted", "", "NoSchedule")
 
 
@@ -1759,6 +1798,24 @@ def test_a_node_that_went_while_nobody_looked_is_lost(chosen: bool) -> None:
     assert world.lost_nodes == {"n1": 0}
     assert world.sight(KEY, 1).lost_nodes == ("n1",)
     assert KEY in setting.woken
+
+
+@pytest.mark.parametrize(
+    ("level", "finished", "unknown"),
+    [(HOSTNAME_LABEL, False, ["n1"]), (HOSTNAME_LABEL, True, []), ("rack", False, [])],
+)
+def test_a_node_that_went_while_nobody_looked_is_lost_to_whom_it_was_given(
+    level: str, finished: bool, unknown: list[str]
+) -> None:
+    """Its pods there may be gone with it, or not be made yet; and what is wider than a node is none."""
+    setting = Setting()
+    placed = TopologyAssignment((level,), (Domain(("n1",), 2),))
+    given = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 2, placed),))
+    setting.world.workload_seen(seen(replace(HOLDS, admission=given, finished=finished)))
+    setting.world.node_seen(Node("n2"))
+    assert setting.world.unknown_nodes() == unknown
+    setting.world.node_seen(Node("n1"))
+    assert setting.world.unknown_nodes() == []
 
 
 def test_a_node_that_is_no_more_is_remembered_for_who_may_still_come_to_it() -> None:
