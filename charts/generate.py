@@ -241,7 +241,7 @@ def values_schema() -> Object:
         topologySpreadConstraints={
             "type": "array",
             "items": _object(
-                ("topologyKey",),
+                ("maxSkew", "topologyKey", "whenUnsatisfiable"),
                 maxSkew={"type": "integer", "minimum": 1},
                 topologyKey=_TEXT,
                 whenUnsatisfiable=_choice("DoNotSchedule", "ScheduleAnyway"),

@@ -151,6 +151,10 @@ class Became:
     message: str = ""
 
 
+_MOST_SELECTED = 256
+"""Labels of nodes that are remembered for a pod set whose owner changes them while it cannot be queued."""
+
+
 class Actuator:
     """Writes for one cluster. `learn(kind, object)` lays an answer over the informers' copies; `became` is told what
     became of gangs."""
@@ -583,7 +587,8 @@ class Actuator:
         vain = named_in_vain(job, defaults.workload_priorities, defaults.pod_priorities, lacking)
         if problems := tuple(dict.fromkeys((*job.problems, *vain, *problems))):
             self.record(key, job, "Warning", INVALID_JOB, "; ".join(problems))
-            self._note_selected(job, self._pod_sets(obj))
+            if job.kind == JOBSET.kind:
+                self._note_selected(job, self._pod_sets(obj))
             return None
         return obj
 
@@ -640,7 +645,9 @@ class Actuator:
         if job.kind == JOBSET.kind:
             noted = self._selected.setdefault(job.uid, {})
             for pod_set, labels in _selected_by(pod_sets).items():
-                noted.setdefault(pod_set, set()).update(labels)
+                known = noted.setdefault(pod_set, set())
+                if len(known | labels) <= _MOST_SELECTED:
+                    known |= labels
 
     async def _unselect(self, job: JobView, before: Mapping[str, Collection[str]], obj: dict[str, Any]) -> None:
         """A JobSet's Jobs are made while it is held, and added to later, but nothing is taken out of them: pods would

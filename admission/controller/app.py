@@ -53,7 +53,7 @@ from admission.controller.lifecycle import (
     next_step,
 )
 from admission.controller.numbers import Numbers
-from admission.controller.pace import Pace, WriteTimes
+from admission.controller.pace import Pace
 from admission.controller.resources import (
     LIMIT_RANGES,
     NAMESPACES,
@@ -247,14 +247,12 @@ class Controller:
         """When those that are served end, once there are any: of `webhook` and `web`."""
         self.verdicts: dict[Key, Verdict] = {}
         """The latest verdict of each gang that waits; for the page, metrics and `why`."""
-        self._write_times = WriteTimes()
         self._pace = Pace(
             self.tuning.quiet_s,
             self.tuning.window_s,
             self.tuning.rest,
             longest=self.tuning.longest_s,
             behind=self._behind,
-            writes=self._write_times.seconds,
         )
         self._decisions: dict[JobKey, Decision] = {}
         self._based_on: dict[JobKey, Workload | None] = {}
@@ -408,13 +406,14 @@ class Controller:
     def _on_job(self, old: JobView | None, new: JobView | None) -> None:
         if old is None or new is None or _shown(old) != _shown(new):
             self.revision += 1
+        if old is not None and (new is None or new.uid != old.uid):
+            self.actuator.gone(old.uid)
         if new is not None:
             self.world.job_seen(new)
             if old is not None and self.leading and self.world.governed(new):
                 self._tell_news(old, new)
         elif old is not None:
             self.world.job_lost(old)
-            self.actuator.gone(old.uid)
             if (seen := self.world.workload_of_uid(old.uid)) is not None:
                 self._sweep_soon(seen)
 
@@ -834,8 +833,7 @@ class Controller:
             failed, blamed = 0, {None}
             took = time.monotonic() - began
             await asyncio.sleep(0)
-            busy = len(plan.decisions) >= self.tuning.workers
-            self._pace.took(took, plan.steps, more=plan.more, busy=busy)
+            self._pace.took(took, plan.steps, go_on=plan.more and len(plan.decisions) >= self.tuning.workers)
 
     def decide_once(self) -> Plan:
         """One cycle: a Plan, its decisions assumed and on their way."""
@@ -973,7 +971,6 @@ class Controller:
 
     async def _carry_out(self, key: JobKey, decision: Decision, based_on: Workload | None) -> None:
         """The write of a decision. Raises what `Actuator.carry_out` does."""
-        began = time.monotonic()
         try:
             made = await self.actuator.carry_out(decision, based_on)
         except BaseException as error:
@@ -981,7 +978,6 @@ class Controller:
             raise
         self._unmade.made(decision.key)
         self._wrote_at = time.monotonic()
-        self._write_times.took(decision.key[0], self._wrote_at - began)
         kept = isinstance(decision, Claim) and not self.statuses.has("Workload", "claim")
         if not kept and self.state.assumes(decision):
             # Its answer, or a newer version, is known by now, and does not show it.

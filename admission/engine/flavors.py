@@ -557,22 +557,23 @@ class _Scan:
         if assignment.mode is Mode.NO_FIT:
             assignment.reason = self._no_fit_reason(assignment)
         choice_of_flavors = any(len(group.flavors) > 1 for group in self.queue.groups)
-        if assignment.mode is not Mode.FIT and self.pinned is None and choice_of_flavors:
-            assignment.instead = self._instead(assignment, hopeless)
+        asked_for = self.pinned is None and self.rules.heads_per_queue is None
+        if assignment.mode is not Mode.FIT and asked_for and choice_of_flavors:
+            assignment.instead = self._instead(assignment, hopeless, alone=len(pod_sets) == 1)
         return assignment, False
 
-    def _instead(self, assignment: Assignment, hopeless: Collection[str]) -> tuple[Combination, ...]:
+    def _instead(self, assignment: Assignment, hopeless: Collection[str], *, alone: bool) -> tuple[Combination, ...]:
         """What might be had in place of this. Each pod set got what is best for it alone: another may be short of what
         it took; and of flavors that only eviction gives, the first may be one in which nobody goes. `hopeless` are
-        those for whom quota is short in all of their flavors."""
+        those for whom quota is short in all of their flavors. `alone`: the gang has no other pod set."""
         short = [choice for choice in assignment.pod_sets if choice.mode is not Mode.FIT]
         wanted: set[str] = set()
         for choice in short:
             if choice.name in hopeless:
-                alone = self._alone(choice, assignment) if len(assignment.pod_sets) > 1 else None
-                if alone is None:
+                might = None if alone else self._alone(choice, assignment)
+                if might is None:
                     return ()
-                wanted |= alone
+                wanted |= might
             else:
                 wanted.update(attempt.flavor for attempt in choice.attempts)
         evicts = assignment.mode in (Mode.PREEMPT, Mode.RECLAIM)
@@ -957,6 +958,8 @@ class _Scan:
         }
         if by_nodes and flavor.elastic:
             bound = request.required or request.slice_required or request.slices
+            if pod_set.count == 1 and levels == {HOSTNAME_LABEL}:
+                return ""  # one pod stands on one node
             return _NOT_CHOSEN if bound and self._brings_nodes(pod_set, group) else ""
         if by_nodes:
             levels.discard(HOSTNAME_LABEL)

@@ -64,9 +64,9 @@ class Heads(Run):
         """Root -> how far the one borrows there that borrows farthest."""
         self.book = self.ledger.version, self.ledger.nodes.version
         self._second_pass()
-        before = self.cost
+        self.before = self.cost
         for label, names in self._roots():
-            if self.cost - before >= self.budget and self.entries:
+            if self.cost - self.before >= self.budget and self.entries:
                 self.more = True
                 self.state.heads_before = label
                 break
@@ -143,7 +143,7 @@ class Heads(Run):
         if entry.second or admitted is None or trial.assignment is None or trial.assignment.borrow >= farthest:
             return None
         walk = self.walks.get(trial.queue.name)
-        if walk is None:
+        if walk is None or self.cost - self.before >= self.budget:
             return None
         walk.give(trial.gang, admitted[1])
         walk.next()
@@ -151,6 +151,8 @@ class Heads(Run):
         if first is None:
             return None
         gang = self.state.workloads[order.key_of(first[0])]
+        if gang.parent_uid:
+            return None  # a variant: one of its job may have been admitted just now
         if any(pod_set.min_count is not None for pod_set in gang.pod_sets):
             return None  # fewer pods are for who finds nobody to evict, which is not asked here
         found = self.look(gang, trial.queue, evict=False)
@@ -353,12 +355,20 @@ class Heads(Run):
 
     def _kept_from(self, entry: _Entry) -> Key | None:
         """Who keeps the room in every cycle that it would have now, if one does."""
-        if not self.kept_by_strict:
+        root, wanted = entry.trial.node.root, {fr for fr, _ in entry.usage.usage}
+        kept = [(key, self.ledger.charges[key]) for key in self.kept_by_strict]
+        keepers = [
+            key
+            for key, charge in kept
+            if charge.admission is not None
+            or (self.node(charge.queue).root is root and any(fr in wanted for fr, _ in charge.usage))
+        ]
+        if not keepers:
             return None
         with self.ledger.trial():
-            for key in self.kept_by_strict:
+            for key in keepers:
                 self.ledger.release(key)
-            return self.kept_by_strict[0] if self._still_fits(entry) else None
+            return keepers[0] if self._still_fits(entry) else None
 
     def _keep(self, charge: Charge) -> None:
         """Taken for the rest of this cycle."""

@@ -183,11 +183,8 @@ class Run:
                 if trial.mode is Mode.FIT or trial.found.enough:
                     return trial
                 into.append(trial)
-                # Kueue's scan goes on a cycle later, where it stopped. (Where nobody is evicted, a pod set alone was
-                # asked in all of its flavors.)
+                # Kueue's scan goes on a cycle later, where it stopped.
                 if self.rules.heads_per_queue is not None or trial.assignment is None:
-                    break
-                if not evict and len(gang.pod_sets) == 1:
                     break
                 others = [without | {one} for one in trial.assignment.instead]
                 left.extend(other for other in others if other not in seen)

@@ -184,6 +184,21 @@ async def test_what_is_in_use_waits_for_its_end_and_what_is_not_goes_at_once(wor
             return controller.state.queue_numbers("team-a").reserving == 1
 
         await until(reserved)
+        workloads_ = f"/apis/{NAMES.api_version}/namespaces/ml/workloads"
+        [one] = (await world.client.get(workloads_))["items"]
+        said = {"name": "budget", "state": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        answer = {
+            "apiVersion": NAMES.api_version,
+            "kind": "Workload",
+            "metadata": {"name": one["metadata"]["name"], "namespace": "ml"},
+            "status": {"admissionChecks": [said]},
+        }
+        await world.client.apply(f"{workloads_}/{one['metadata']['name']}/status", answer, manager="budget")
+
+        async def admitted() -> bool:
+            return controller.state.queue_numbers("team-a").admitted == 1
+
+        await until(admitted)  # who only reserves gives it back
         for kind, name in kept:
             await world.client.delete(path(kind, name))
 

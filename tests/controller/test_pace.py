@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from admission.controller.pace import Pace, WriteTimes
+from admission.controller.pace import Pace
 from tests.kube.virtual import virtually
 
 MS = 1e-3
@@ -57,7 +57,7 @@ def test_who_keeps_the_writers_busy_and_has_more_goes_on_within_the_window() -> 
             pace.changed()
             await pace.due()
             made.append(round(asyncio.get_running_loop().time() / MS))
-            pace.took(500 * MS, more=True, busy=True)
+            pace.took(500 * MS, go_on=True)
 
     virtually(main)
     assert made == [10, 110, 210]
@@ -96,70 +96,6 @@ def test_while_what_was_decided_is_not_written_little_is_decided(
 
     virtually(main)
     assert made == decided
-
-
-@pytest.mark.parametrize(
-    ("written", "decided"),
-    [
-        # (namespace, when, how long it took), ms.
-        ([("a", 0, 20)], [10, 100, 190]),
-        ([("a", 0, 900)], [10, 310, 610]),
-        ([("a", 0, 60_000)], [10, 2010, 4010]),
-        # A webhook of one tenant's holds nobody else up, however much is written for it.
-        ([("a", 0, 6000), ("b", 0, 20), *(("a", 0, 6000) for _ in range(9))], [10, 100, 190]),
-        ([("a", 0, 6000), ("b", 0, 900), ("c", 0, 20)], [10, 310, 610]),
-        # What was long ago says nothing of now.
-        ([("a", 0, 900), ("b", 300, 20)], [10, 310, 400]),
-        ([("a", -31_000, 900)], [10, 100, 190]),
-    ],
-    ids=["quick", "slow", "very slow", "one tenant's", "the median", "quick again", "long ago"],
-)
-def test_where_writes_take_long_less_is_decided_at_once(
-    written: list[tuple[str, int, int]], decided: list[int]
-) -> None:
-    made: list[int] = []
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        start = loop.time()
-        times = WriteTimes()
-        for namespace, at, took in written:
-            if at > 0:
-                loop.call_at(start + (at + 31_000) * MS, times.took, namespace, took * MS)
-            elif at < 0:
-                times.took(namespace, took * MS)
-        await asyncio.sleep(31)
-        for namespace, at, took in written:
-            if at == 0:
-                times.took(namespace, took * MS)
-        pace = Pace(quiet=10 * MS, window=100 * MS, rest=4.0, writes=times.seconds)
-        pace.changed()
-        while len(made) < len(decided):
-            await pace.due()
-            made.append(round((loop.time() - start) / MS) - 31_000)
-            pace.took(20 * MS)
-            pace.changed()
-
-    virtually(main)
-    assert made == decided
-
-
-def test_where_writes_take_long_all_that_is_found_to_do_is_done_at_once() -> None:
-    """A queue whose gangs are admitted one in a cycle is not held up by each."""
-    made: list[int] = []
-
-    async def main() -> None:
-        pace = Pace(quiet=10 * MS, window=100 * MS, rest=4.0, writes=lambda: 0.9)
-        for more in (True, True, False, True, True, True, True, True, True):
-            pace.changed()
-            await pace.due()
-            made.append(round(asyncio.get_running_loop().time() / MS))
-            await asyncio.sleep(15 * MS)
-            pace.took(15 * MS, more=more)
-
-    virtually(main)
-    # Three are done after so many milliseconds; of those that never end, a third of a write's time, and then it waits.
-    assert made == [10, 95, 180, 495, 580, 665, 750, 1065, 1150]
 
 
 @pytest.mark.parametrize(

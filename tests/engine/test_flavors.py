@@ -688,26 +688,28 @@ def test_a_flavor_without_the_level_that_is_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("request_", "flavor"),
+    ("count", "request_", "flavor"),
     [
-        (TopologyRequest(required="rack"), "two"),
-        (TopologyRequest(required=HOSTNAME_LABEL), "two"),
-        (TopologyRequest(slice_required="rack", slice_size=1), "two"),
-        (TopologyRequest(required="block"), None),
-        (TopologyRequest(preferred="rack"), "one"),
-        (TopologyRequest(unconstrained=True), "one"),
-        (None, "one"),
+        (2, TopologyRequest(required="rack"), "two"),
+        (2, TopologyRequest(required=HOSTNAME_LABEL), "two"),
+        (1, TopologyRequest(required="rack"), "two"),
+        (1, TopologyRequest(required=HOSTNAME_LABEL), "one"),
+        (2, TopologyRequest(slice_required="rack", slice_size=1), "two"),
+        (2, TopologyRequest(required="block"), None),
+        (2, TopologyRequest(preferred="rack"), "one"),
+        (2, TopologyRequest(unconstrained=True), "one"),
+        (2, None, "one"),
     ],
 )
 def test_who_must_stand_together_is_given_no_flavor_whose_nodes_nobody_chooses(
-    request_: TopologyRequest | None, flavor: str | None
+    count: int, request_: TopologyRequest | None, flavor: str | None
 ) -> None:
     setting = on_nodes(
         node("m", 4, kind="b", rack="r"),
         flavors=[replace(A, topology="t", elastic=True), replace(B, topology="t")],
         topologies=[Topology("t", ("rack", HOSTNAME_LABEL))],
     )
-    got = setting.assign(gang(pods(each={"gpu": 1}, topology=request_)))
+    got = setting.assign(gang(pods(count=count, each={"gpu": 1}, topology=request_)))
     if flavor is None:
         assert (got.mode, got.reason) == (Mode.NO_FIT, Reason.NO_MATCHING_FLAVOR)
         assert "Flavor one: nodes of an elastic flavor are not chosen" in sentence(got.why())

@@ -555,3 +555,35 @@ def test_the_head_of_a_strict_queue_keeps_what_is_its_queues(
         town.remove(Workload, ("ns", goes))
         town.settle()
         assert town.admitted() == (["a1", "c1"] if goes == "a0" else ["a0", "b1", "c1"])
+
+
+def test_a_cycle_in_which_many_go_on_ends_by_its_budget() -> None:
+    town = Town(*elastic(F), rules=KUEUE)
+    town.put(queue("a", "all", [(F, {"gpu": 100})]), queue("b", "all", [(F, {"gpu": 0})]))
+    town.put(*(gang(f"a{number:02}", "a", created=number) for number in range(60)), gang("b0", "b"))
+    plan = decide(town.state, START, 20)
+    assert plan.more
+    assert 20 <= plan.steps <= 24
+    town.settle()
+    assert len(town.admitted()) == 61
+
+
+def test_room_that_a_strict_queue_keeps_is_told_of_the_gang_that_keeps_it() -> None:
+    """Not of one in another tree."""
+    town = Town(*elastic(F), rules=KUEUE)
+    for tree in "xy":
+        town.put(queue(f"{tree}a", tree, [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO))
+        town.put(queue(f"{tree}b", tree, [(F, {"gpu": 0})]))
+        town.put(gang(f"{tree}a0", f"{tree}a", 4))
+    town.settle()
+    for tree in "xy":
+        town.put(gang(f"{tree}a1", f"{tree}a", 8, created=1))
+    town.settle()
+    for tree in "xy":
+        town.put(gang(f"{tree}b1", f"{tree}b", 4, created=2))
+    town.settle()
+    told = {name: town.state.explain(("ns", name)) for name in ("xb1", "yb1")}
+    assert {name: verdict and verdict.why.subject for name, verdict in told.items()} == {
+        "xb1": "ns/xa1",
+        "yb1": "ns/ya1",
+    }

@@ -143,20 +143,21 @@ def both(one: int | Quota, two: int | Quota) -> list[tuple[str, dict[str, int | 
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_who_finds_nobody_to_evict_in_one_flavor_is_tried_in_the_next(stops: bool) -> None:
-    """In the first there are borrowers, and its one large node is held by a gang that nobody may evict."""
+@pytest.mark.parametrize("borrowed", [True, False])
+def test_who_finds_nobody_to_evict_in_one_flavor_is_tried_in_the_next(borrowed: bool, stops: bool) -> None:
+    """In the first there may be borrowers, and its one large node is held by a gang that nobody may evict."""
     town = Town(ONE, TWO, of("one", "large", 4), of("one", "small", 2), of("two", "other", 4), cohort("root"))
     town.put(queue("apart", "", [("one", {"gpu": 4})]), queue("b", "root", [("one", {"gpu": 0})]))
     town.put(queue("c", "root", [("two", {"gpu": 0})]))
     town.put(queue("a", "root", both(4, 4), fungibility=Fungibility(stop_when_preempting=stops)))
     town.put(gang("x", "apart", each={"gpu": 4}))
     town.settle()
-    town.put(gang("b1", "b", each={"gpu": 2}), gang("c1", "c", each={"gpu": 4}))
+    town.put(*([gang("b1", "b", each={"gpu": 2})] if borrowed else []), gang("c1", "c", each={"gpu": 4}))
     town.settle()
     town.put(gang("mine", "a", each={"gpu": 4}))
     assert town.settle() == 1
     assert flavors_of(town, "mine") == {"main": "two"}
-    assert town.admitted() == ["b1", "mine", "x"]
+    assert town.admitted() == [*(["b1"] if borrowed else []), "mine", "x"]
 
 
 @pytest.mark.parametrize("quota", [True, False])
@@ -171,6 +172,22 @@ def test_a_pod_set_leaves_a_flavor_to_another_that_needs_it(quota: bool, pods: t
     town.put(replace(gang("mine", "a"), pod_sets=parts))
     town.settle()
     assert town.admitted() == ["mine"]
+
+
+@pytest.mark.parametrize("driver_first", [True, False])
+def test_who_may_have_one_flavor_only_has_it_whichever_pod_set_comes_first(driver_first: bool) -> None:
+    town = Town(ONE, TWO, of("one", "n1", 2), of("two", "n2", 2), queue("a", "", both(9, 9)))
+    town.put(
+        replace(
+            gang("mine", "a"),
+            pod_sets=(
+                PodSet("driver", 1, PodShape(requests=(("gpu", 2),))),
+                PodSet("worker", 1, PodShape(requests=(("gpu", 1),), node_selector=(("pool", "one"),))),
+            )[:: 1 if driver_first else -1],
+        )
+    )
+    town.settle()
+    assert flavors_of(town, "mine") == {"driver": "two", "worker": "one"}
 
 
 @pytest.mark.parametrize("stops", [False, True])
