@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from admission.sandbox.play import free_port
 from e2e.control_plane import ControlPlane
 from e2e.gangs import admitted, reason, teams
 from e2e.installed import Installed, job
-from e2e.test_visibility import free_port, let_view
+from e2e.test_visibility import let_view
 from tests.web.browser import Browser, browser, needs_browser
 
 pytestmark = needs_browser

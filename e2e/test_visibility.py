@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import secrets
 import shlex
-import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from admission.cli import cli
+from admission.sandbox.play import free_port
 from e2e.api_client import ApiError, condition
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, admitted, reason, teams
@@ -24,15 +23,6 @@ from tests.docs.blocks import block
 GROUP = f"visibility.{NAMES.group}/{NAMES.version}"
 ROOT = f"/apis/{GROUP}"
 API_SERVICE = f"{NAMES.version}.visibility.{NAMES.group}"
-
-
-def free_port() -> int:
-    """Below those that the kernel gives to outgoing connections."""
-    while True:
-        port = 12000 + secrets.randbelow(18000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 @contextlib.contextmanager

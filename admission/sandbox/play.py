@@ -543,12 +543,16 @@ async def _start_controller(stage: Stage, logfile: Path, folder: Path, page: int
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens now."""
+    """A port of 127.0.0.1 on which nobody listens now, below those that the kernel gives to outgoing connections: one
+    of these may be gone before it is listened on."""
+    import secrets
     import socket
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        port = 12_000 + secrets.randbelow(18_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 async def _ready(client: Client) -> None:
