@@ -40,14 +40,15 @@ def test_it_serves_a_page_from_its_first_moment_until_it_is_interrupted(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("ran_h", "dies"),
+    ("ran_h", "leaves", "dies"),
     [
-        pytest.param({"small": 1, "large": 1}, "gpu-01", id="most pods, the first by name"),
-        pytest.param({"small": 1, "large": 5.5}, "gpu-00", id="the large one is about to end"),
-        pytest.param({"small": 5.5, "large": 5.5}, "gpu-01", id="both are"),
+        pytest.param({"small": 1, "large": 1}, "", "gpu-01", id="most pods, the first by name"),
+        pytest.param({"small": 1, "large": 5.5}, "", "gpu-00", id="the large one is about to end"),
+        pytest.param({"small": 5.5, "large": 5.5}, "", "gpu-01", id="both are"),
+        pytest.param({"small": 5.5, "large": 1}, "large", "gpu-00", id="the large one was evicted"),
     ],
 )
-def test_the_node_that_dies_has_a_gang_that_runs_on(ran_h: dict[str, float], dies: str) -> None:
+def test_the_node_that_dies_has_a_gang_that_runs_on(ran_h: dict[str, float], leaves: str, dies: str) -> None:
     witness, hour_s = play.Witness(), 1000.0
     for gang, nodes in (
         (play.Gang(0, "a", "small", 1, 6), ["gpu-00"]),
@@ -59,6 +60,9 @@ def test_the_node_that_dies_has_a_gang_that_runs_on(ran_h: dict[str, float], die
             witness.on_pod(None, pod)
         assert story.running_since is not None
         story.running_since -= ran_h[gang.name] * hour_s
+        if gang.name == leaves:
+            left = play._Workload("a", "w", "", "", gang.name, True, "Preempted", "", "")
+            witness.on_workload(None, left)
     assert play._busiest(witness, hour_s) == dies
 
 
