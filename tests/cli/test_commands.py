@@ -287,6 +287,23 @@ AGAIN: dict[str, tuple[bool, bool, Mapping[str, Any], str, str]] = {
 }
 
 
+async def requeued_by_a_pause(world: World, tmp_path: Path, *said: str) -> None:
+    """The command, which waits until the controller has written what it writes of a paused job whose pods are gone."""
+    asked = asyncio.ensure_future(run(world, tmp_path, "requeue", "train", "-n", "ml", *said))
+
+    async def labelled() -> bool:
+        return NAMES.pause_label in (await world.client.get(f"{JOBS}/train"))["metadata"]["labels"]
+
+    while not asked.done() and not await labelled():
+        await asyncio.sleep(0.02)
+    assert not asked.done()
+    held = await world.client.get(f"{WORKLOADS}/job-train")
+    held["status"] = {"conditions": []}
+    await world.client.put(f"{WORKLOADS}/job-train/status", held)
+    assert "job/train -n ml changed" in (await asked).stdout
+    assert not await labelled()
+
+
 @pytest.mark.parametrize("name", AGAIN)
 async def test_requeue(world: World, tmp_path: Path, name: str) -> None:
     paused, active, status, did, message = AGAIN[name]
@@ -344,18 +361,7 @@ async def test_who_may_write_no_workload_ends_a_backoff_by_a_pause(world: World,
     await with_workload(world, job("train"), dict(BACKOFF))
     world.denied = {"PATCH workloads", "DELETE workloads"}
     await run(world, tmp_path, "requeue", "train", "-n", "ml", "--dry-run")
-    asked = asyncio.ensure_future(run(world, tmp_path, "requeue", "train", "-n", "ml"))
-
-    async def labelled() -> bool:
-        return NAMES.pause_label in (await world.client.get(f"{JOBS}/train"))["metadata"]["labels"]
-
-    while not asked.done() and not await labelled():
-        await asyncio.sleep(0.02)
-    held = await world.client.get(f"{WORKLOADS}/job-train")
-    held["status"] = {"conditions": []}  # what the controller writes of one that is paused
-    await world.client.put(f"{WORKLOADS}/job-train/status", held)
-    assert "job/train -n ml changed" in (await asked).stdout
-    assert not await labelled()
+    await requeued_by_a_pause(world, tmp_path)
 
 
 async def test_requeue_of_one_that_runs_pauses_it_until_its_room_is_free(world: World, tmp_path: Path) -> None:
@@ -364,18 +370,7 @@ async def test_requeue_of_one_that_runs_pauses_it_until_its_room_is_free(world: 
     await with_workload(world, made, {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")})
     refused = await run(world, tmp_path, "requeue", "train", "-n", "ml", code=2)
     assert "Say --yes" in refused.stderr
-    asked = asyncio.ensure_future(run(world, tmp_path, "requeue", "train", "-n", "ml", "--yes"))
-
-    async def labelled() -> bool:
-        return NAMES.pause_label in (await world.client.get(f"{JOBS}/train"))["metadata"]["labels"]
-
-    while not await labelled():
-        await asyncio.sleep(0.02)
-    held = await world.client.get(f"{WORKLOADS}/job-train")
-    held["status"] = {"conditions": []}  # what the controller writes when the pods are gone
-    await world.client.put(f"{WORKLOADS}/job-train/status", held)
-    assert "job/train -n ml changed" in (await asked).stdout
-    assert not await labelled()
+    await requeued_by_a_pause(world, tmp_path, "--yes")
 
 
 def as_at_a_terminal() -> None:
