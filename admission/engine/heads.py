@@ -40,6 +40,15 @@ from admission.engine.victims import Found, may_always_reclaim
 from admission.engine.walk import Walk
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What came of a look at the head of a strict queue, and at what: the gang, its queue, nodes that it avoids, and
+    versions of its tree and of the nodes."""
+
+    at: tuple[object, ...]
+    trial: Trial
+
+
 @dataclass(slots=True)
 class _Entry:
     trial: Trial
@@ -52,6 +61,8 @@ class _Entry:
     unasked: bool = False
     """Nobody is to go for it, and where it would stand on empty nodes was not asked yet: mostly its quota refuses it,
     whatever the nodes say."""
+    look: _Look | None = None
+    """By which it was nominated, if it may keep room in every cycle."""
 
 
 class Heads(Run):
@@ -113,15 +124,17 @@ class Heads(Run):
 
     def _those_who_keep(self, root: QuotaNode) -> None:
         """The heads of strict queues that keep room in every cycle, as Kueue never parks them."""
-        for name, bucket in self.state.memos.keeping(root.label):
+        for (name, bucket), memo in self.state.memos.keeping(root.label):
             place, first = self.state.lines[name].first(self.state.used(name))
             if first == bucket:
                 self.state.memos.wake(name, bucket)
-                self._nominate(self.state.queues[name], place, bucket)
+                self._nominate(self.state.queues[name], place, bucket, memo.look)
 
-    def _nominate(self, queue: ClusterQueue, place: QueueKey, bucket: int) -> None:
+    def _nominate(self, queue: ClusterQueue, place: QueueKey, bucket: int, known: object = None) -> None:
+        """known: the last look at it, on whatever book."""
         gang = self.state.workloads[order.key_of(place)]
-        trial = self.look(gang, queue)
+        look = self._looked(gang, queue, known) if queue.strict else None
+        trial = self.look(gang, queue) if look is None else look.trial
         trial.place, trial.bucket = place, bucket
         if trial.assignment is None:
             self._requeue(_Entry(trial, self._charge(trial)), again=False)
@@ -129,9 +142,22 @@ class Heads(Run):
         by_nodes = trial.mode.preempts and self._by_nodes(trial)
         if by_nodes and trial.found.victims:
             self._nodes_after(trial)
-        self.entries.append(_Entry(trial, self._charge(trial), unasked=by_nodes and not trial.found.victims))
+        unasked = by_nodes and not trial.found.victims
+        self.entries.append(_Entry(trial, self._charge(trial), unasked=unasked, look=look))
         root = trial.node.root.label
         self.farthest[root] = max(self.farthest.get(root, 0), trial.assignment.borrow)
+
+    def _looked(self, gang: Workload, queue: ClusterQueue, known: object) -> _Look:
+        """A look at the head of a strict queue; the last one, where that was on an equal book. (Whose LocalQueue used
+        how much is in no version.)"""
+        node, ledger = self.node(queue.name), self.ledger
+        at = (gang, queue, node, self._avoided(gang), ledger.version_of(node.root), ledger.nodes.version)
+        if not isinstance(known, _Look) or known.at != at or self.rules.usage_fairness is not None:
+            return _Look(at, self.look(gang, queue))
+        assert known.trial.assignment is not None
+        for choice in known.trial.assignment.pod_sets:
+            choice.topology = None  # it was asked for as that cycle went on
+        return known
 
     def _go_on(self, entry: _Entry) -> _Entry | None:
         """The next gang of a queue of which one was admitted, if it fits and borrows less far than others would that
@@ -287,8 +313,12 @@ class Heads(Run):
         fits = self._still_fits(entry)
         anew = False
         """It fits, but for what others take or keep in this cycle: the next may say otherwise."""
+        keeper = None
+        """Who keeps it in every cycle."""
+        if not fits and trial.mode is Mode.FIT:
+            keeper = self._kept_from(entry)
         if not fits and self._recompute(entry):
-            anew, trial = trial.mode is Mode.FIT, entry.trial
+            anew, trial = trial.mode is Mode.FIT and keeper is None, entry.trial
             fits = self._still_fits(entry)
         if self._sibling(trial, lambda theirs, mine: theirs < mine) is not None:
             why = Why(Reason.PENDING_EVALUATION, Detail.VARIANT_ADMITTED)
@@ -299,14 +329,18 @@ class Heads(Run):
             return
         if trial.mode.preempts:
             if not trial.found.victims:
-                keeps = not may_always_reclaim(trial.queue, self.rules)
-                if keeps:
+                keeps = None
+                if not may_always_reclaim(trial.queue, self.rules):
                     self._ask(entry)
-                    self._keep(self._reserve(entry))
+                    room = self._reserve(entry)
+                    self._keep(room)
                     if trial.queue.strict:
                         self.kept_by_strict.append(gang.key)
-                keeps = keeps and trial.queue.strict
-                self._requeue(entry, again=anew, reason=Reason.WAITING_FOR_QUOTA, keeps=keeps)
+                        keeps = room
+                why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA)
+                if keeper is not None:
+                    why = replace(why, detail=Detail.CLAIMED, subject="/".join(keeper))
+                self._requeue(entry, again=anew, why=why, keeps=keeps)
                 return
             if gang.preemption_gated:
                 why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
@@ -324,7 +358,7 @@ class Heads(Run):
                 return
         if not fits:
             why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
-            keeper = self._kept_from(entry)
+            keeper = keeper or self._kept_from(entry)
             if keeper is not None:
                 why = replace(why, detail=Detail.CLAIMED, subject="/".join(keeper))
             self._requeue(entry, again=keeper is None, why=why, scanned=False)
@@ -354,14 +388,14 @@ class Heads(Run):
         self.verdicts.append(verdict)
 
     def _kept_from(self, entry: _Entry) -> Key | None:
-        """Who keeps the room in every cycle that it would have now, if one does."""
+        """Who keeps the room in every cycle of its tree that it would have now, if one does."""
         root, wanted = entry.trial.node.root, {fr for fr, _ in entry.usage.usage}
         kept = [(key, self.ledger.charges[key]) for key in self.kept_by_strict]
         keepers = [
             key
             for key, charge in kept
-            if charge.admission is not None
-            or (self.node(charge.queue).root is root and any(fr in wanted for fr, _ in charge.usage))
+            if self.node(charge.queue).root is root
+            and (charge.admission is not None or any(fr in wanted for fr, _ in charge.usage))
         ]
         if not keepers:
             return None
@@ -448,6 +482,8 @@ class Heads(Run):
         trial = entry.trial
         if "TASRecomputeAssignmentWithinSchedulingCycle" not in self.rules.gates or trial.assignment is None:
             return False
+        if (self.ledger.version, self.ledger.nodes.version) == self.book:
+            return False  # nobody took anything yet
         if trial.mode is Mode.NO_FIT or all(choice.topology is None for choice in trial.assignment.pod_sets):
             return False
         with self.ledger.trial():
@@ -568,15 +604,14 @@ class Heads(Run):
         entry: _Entry,
         *,
         again: bool,
-        reason: Reason | None = None,
         why: Why | None = None,
         scanned: bool = True,
-        keeps: bool = False,
+        keeps: Charge | None = None,
     ) -> None:
         """`again`: the next cycle looks at it again, whatever changes. `scanned`: that look goes on behind the flavors
-        of this one. `keeps`: it keeps room from others in every cycle."""
+        of this one. `keeps`: what it keeps from others in every cycle."""
         trial = entry.trial
-        why = why or (trial.why if reason is None else replace(trial.why, reason=reason))
+        why = why or trial.why
         assignment = trial.assignment
         cursor = assignment.cursor if scanned and assignment is not None else ()
         pending = scanned and assignment is not None and assignment.pending_flavors
@@ -600,7 +635,9 @@ class Heads(Run):
         if len(held) > 1 and not state.told(trial.queue.name, trial.bucket, why):
             alike = (order.key_of(place) for place in held)
             self.verdicts.extend(replace(entry.verdict, key=key) for key in alike if key != trial.gang.key)
-        state.memos.park(trial.queue.name, trial.bucket, Memo(entry.verdict, self._waits_for_nodes(trial), keeps=keeps))
+        until = min((avoided.until for avoided in trial.gang.avoid if avoided.until > self.now), default=None)
+        memo = Memo(entry.verdict, self._waits_for_nodes(trial), until, keeps=keeps, look=entry.look)
+        state.memos.park(trial.queue.name, trial.bucket, memo)
 
     def _waits_for_nodes(self, trial: Trial) -> bool:
         """May room on nodes change it. Of a choice of flavors or counts only the last is known, and nodes may have

@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator
 
 from admission.engine import order
+from admission.engine.ledger import Charge
 from admission.engine.model import Key, Value, Verdict
 from admission.engine.order import QueueKey
 from admission.engine.shortage import Lack
@@ -34,8 +35,10 @@ class Memo(Value, frozen=True):
     left too little quota for it. Who asks before whom decides about it, so it has a turn whenever its tree changes."""
     never: bool = False
     """Nor would it go if nobody else were there: it is in nobody's way who stands behind it."""
-    keeps: bool = False
-    """Of the head of a strict queue, under Kueue's rules: it keeps room from others in every cycle."""
+    keeps: Charge | None = None
+    """Of the head of a strict queue, under Kueue's rules: what it keeps from others in every cycle ..."""
+    look: object = None
+    """... and what came of the look at it, for who looks again."""
 
 
 Used = Callable[[QueueKey], float] | None

@@ -91,8 +91,8 @@ class Memos:
         """Who was parked in the last cycle."""
         self._stale: set[Bucket] = set()
         """Who was passed by since it was tried."""
-        self._keeping: dict[str, set[Bucket]] = {}
-        """Root (its label) -> who keeps room in it from others in every cycle, and some who do no more."""
+        self._keeping: dict[str, dict[Bucket, Charge]] = {}
+        """Root (its label) -> who keeps room from others in every cycle of its tree, and what."""
         self._late: set[str] = set()
         """Roots (their labels) that changed, and in which those who were parked come after those who were not."""
         self._late_on_nodes: set[Bucket] = set()
@@ -209,8 +209,7 @@ class Memos:
         node = self._ledger.tree.queue(queue)
         if node is not None:
             self._under.setdefault(node.root.label, set()).add(queue)
-            if memo.keeps:
-                self._keeping.setdefault(node.root.label, set()).add((queue, bucket))
+            self._keeps(node.root.label, queue, bucket, memo.keeps)
         if memo.on_nodes:
             first = self._facts.workloads[order.key_of(line.buckets[bucket][0])]
             # Who leaves a node may open its whole rack to a JobSet: then the room on that one node says nothing.
@@ -258,22 +257,24 @@ class Memos:
         if memo is not None and memo.verdict.key == key:
             self.wake(queue, bucket)
 
-    def _keeps(self, queue: str, bucket: int) -> bool:
-        line = self._facts.lines.get(queue)
-        memo = None if line is None else line.parked.get(bucket)
-        return memo is not None and memo.keeps
+    def _keeps(self, label: str, queue: str, bucket: int, room: Charge | None) -> None:
+        """It keeps this from others from now on; what it kept before, they may have."""
+        kept = self._keeping.get(label, {}).pop((queue, bucket), None)
+        if room is not None:
+            self._keeping.setdefault(label, {})[queue, bucket] = room
+        if kept is not None and kept != room:
+            self.tree_changed(queue)
 
-    def keeping(self, label: str) -> list[Bucket]:
+    def keeping(self, label: str) -> list[tuple[Bucket, Memo]]:
         """Who is parked under this root and keeps room from others in every cycle."""
-        held = {at for at in self._keeping.pop(label, ()) if self._keeps(*at)}
-        if held:
-            self._keeping[label] = held
-        return sorted(held)
+        parked = ((at, self._facts.lines[at[0]].parked.get(at[1])) for at in sorted(self._keeping.get(label, ())))
+        return [(at, memo) for at, memo in parked if memo is not None]
 
     def first_changes(self, queue: str, bucket: int) -> None:
         """The first of a strict queue leaves, or another comes before it: where it kept room, others may have it."""
-        if self._keeps(queue, bucket):
-            self.tree_changed(queue)
+        node = self._ledger.tree.queue(queue)
+        if node is not None:
+            self._keeps(node.root.label, queue, bucket, None)
 
     def wake_in_doubt(self, queue: str, bucket: int) -> None:
         """It has a turn after all, though it may lack what it lacked."""
@@ -381,7 +382,7 @@ class Memos:
     @property
     def late(self) -> bool:
         """Is somebody parked who is to be looked at in the next cycle."""
-        return bool(self._late or self._late_on_nodes)
+        return bool(self._late or self._late_on_nodes or self._changed_roots)
 
     def _strict(self, name: str) -> bool:
         queue = self._facts.queues.get(name)

@@ -13,6 +13,7 @@ from admission.engine.model import (
     MUSTER,
     Admit,
     Assumed,
+    AvoidedNode,
     Detail,
     Evict,
     EvictReason,
@@ -21,6 +22,8 @@ from admission.engine.model import (
     LabelSelector,
     LocalQueue,
     Namespace,
+    Node,
+    PodUsage,
     Preemption,
     PreemptionPolicy,
     Quota,
@@ -30,6 +33,7 @@ from admission.engine.model import (
     StopPolicy,
     Strategy,
     Topology,
+    TopologyRequest,
     Verdict,
     Workload,
 )
@@ -587,3 +591,103 @@ def test_room_that_a_strict_queue_keeps_is_told_of_the_gang_that_keeps_it() -> N
         "xb1": "ns/xa1",
         "yb1": "ns/ya1",
     }
+
+
+def behind_a_strict_head(fair: bool, *objects: Node | PodUsage, rack: bool = False) -> Town:
+    """It wants two whole nodes (of one `rack`), of which another queue has a part of the first."""
+    levels = ("rack", HOSTNAME_LABEL) if rack else (HOSTNAME_LABEL,)
+    town = Town(Topology("t", levels), Flavor(F, topology="t"), *objects, rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("a", "all", [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO), queue("b", "all", [(F, {"gpu": 16})]))
+    town.put(gang("runs", "b", each={"gpu": 3}))
+    town.settle()
+    wide = gang("wide", "a", 2, each={"gpu": 4}, created=1)
+    near = replace(wide.pod_sets[0], topology=TopologyRequest(required="rack"))
+    town.put(replace(wide, pod_sets=(near,)) if rack else wide)
+    town.settle()
+    return town
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize(
+    ("then", "run"),
+    [("wide goes", ["runs", "small"]), ("runs goes", ["wide"]), ("a node comes", ["runs", "small"])],
+)
+def test_who_would_stand_on_nodes_that_the_head_of_a_strict_queue_keeps_waits(
+    fair: bool, then: str, run: list[str]
+) -> None:
+    """And nobody looks at it again and again."""
+    town = behind_a_strict_head(fair, node("n1", gpu=4), node("n2", gpu=4))
+    town.put(gang("small", "b", each={"gpu": 2}, created=2))
+    town.settle()
+    assert town.admitted() == ["runs"]
+    told = town.state.explain(("ns", "small"))
+    assert told is not None
+    assert (told.standing, told.why.detail, told.why.subject) == (Standing.PARKED, Detail.CLAIMED, "ns/wide")
+    if then == "a node comes":
+        town.put(node("n3", gpu=2))
+    else:
+        town.remove(Workload, ("ns", then.split(maxsplit=1)[0]))
+    town.settle()
+    assert town.admitted() == run
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_who_keeps_other_nodes_now_leaves_those_that_it_kept(fair: bool) -> None:
+    """Pods of nobody's left one, on which no pod of the other gang would find room."""
+    sizes = {"n1": ("y", 5), "n2": ("y", 6), "n3": ("x", 4), "n4": ("x", 4)}
+    nodes = [
+        replace(one, labels=(*one.labels, ("rack", rack)))
+        for name, (rack, gpus) in sizes.items()
+        for one in [node(name, gpu=gpus)]
+    ]
+    pods = [PodUsage(("x", f"pod-{name}"), f"pod-{name}", name, (("gpu", 4),)) for name in ("n3", "n4")]
+    town = behind_a_strict_head(fair, *nodes, *pods, rack=True)
+    town.remove(PodUsage, ("x", "pod-n4"))
+    town.settle()
+    town.put(gang("more", "b", each={"gpu": 3}, created=2))
+    town.settle()
+    town.put(gang("large", "b", each={"gpu": 6}, created=3))
+    town.settle()
+    assert town.admitted() == ["more", "runs"]
+    town.remove(PodUsage, ("x", "pod-n3"))
+    town.settle()
+    assert town.admitted() == ["large", "more", "runs"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_heads_of_strict_queues_that_keep_room_are_looked_at_again_when_their_tree_changed(fair: bool) -> None:
+    """An arrival changes nothing of what they lack."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("b", "all", [(F, {"gpu": Quota(0)})]))
+    for name in "stuvw":
+        town.put(queue(name, "all", [(F, {"gpu": Quota(8, 0)})], strategy=Strategy.STRICT_FIFO))
+        town.put(gang(f"{name}0", name, 4))
+    town.settle()
+    town.put(*(gang(f"{name}1", name, 8, created=1) for name in "stuvw"))
+    town.settle()
+    steps = []
+    for pods in (5, 6, 7):
+        town.put(gang(f"b{pods}", "b", pods, created=2))
+        steps.append(town.cycle().steps)
+    assert steps == [1, 1, 1]
+    assert town.admitted() == [f"{name}0" for name in "stuvw"]
+    town.remove(Workload, ("ns", "s0"))
+    town.settle()
+    assert "s1" in town.admitted()
+    town.remove(Workload, ("ns", "t1"))
+    town.remove(Workload, ("ns", "u1"))
+    town.settle()
+    assert town.admitted() == ["b5", "s1", *(f"{name}0" for name in "tuvw")]
+
+
+def test_who_avoids_a_node_comes_back_when_that_is_over() -> None:
+    town = Town(Topology("t", (HOSTNAME_LABEL,)), Flavor(F, topology="t"), node("n", gpu=4), rules=KUEUE)
+    town.put(queue("a", "", [(F, {"gpu": 8})]))
+    town.put(replace(gang("g", "a"), avoid=(AvoidedNode("n", town.now + 5_000, "NodeFailures"),)))
+    town.settle()
+    assert town.admitted() == []
+    at = town.state.next_alarm()
+    assert at is not None
+    town.now = at
+    town.settle()
+    assert town.admitted() == ["g"]
