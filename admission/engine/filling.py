@@ -696,8 +696,8 @@ class Filling(Run):
 
     def _outranks(self, rival: Workload, queue: ClusterQueue, mine: QuotaNode, theirs: QuotaNode) -> bool:
         """Could the law let it evict somebody of their side: a bound that costs little."""
-        if mine is theirs:
-            return True
+        if mine is theirs or any(len(group.flavors) > 1 for group in queue.groups):
+            return True  # in a flavor that it does not try first it may be entitled
         usage = self.demand(rival, queue).first
         if not usage:
             return False
@@ -1085,8 +1085,10 @@ class Filling(Run):
         assert trial.assignment is not None
         with self.ledger.beside({gang.key}, trial.node.root), self.ledger.without_gangs(walk.queue.name):
             there = self._again(trial) if trial.node.fits(trial.assignment.usage) else None
-            if (there is None or there.mode is not Mode.FIT) and any(p.min_count is not None for p in gang.pod_sets):
-                there = self.look(gang, walk.queue, evict=False).assignment  # with fewer pods
+            chooses = any(len(group.flavors) > 1 for group in walk.queue.groups)
+            chooses = chooses or any(pod_set.min_count is not None for pod_set in gang.pod_sets)
+            if chooses and (there is None or there.mode is not Mode.FIT):
+                there = self.look(gang, walk.queue, evict=False).assignment  # in others, or with fewer pods
         if there is None or there.mode is not Mode.FIT:
             trial.found = replace(trial.found, by_nodes=True)  # beside what is kept for others, they may be short
             return False

@@ -53,6 +53,7 @@ from admission.engine.model import (
     Topology,
     TopologyAssignment,
     TopologyRequest,
+    Usage,
     Value,
     Why,
     Workload,
@@ -277,6 +278,10 @@ class Assignment:
     """Nodes were short for flavors that it would have got: room there may change the answer."""
     instead: tuple[Combination, ...] = ()
     """Unless it fits: without which of what it got another answer might."""
+    making_way: tuple[Combination, ...] = ()
+    """Of these, what pod sets got that fit themselves."""
+    said: dict[Combination, Limit] = field(default_factory=dict)
+    """What nodes said of flavors, where that holds whatever else the gang gets."""
 
     def stand(self, where: Placement) -> None:
         """These are its nodes."""
@@ -440,8 +445,8 @@ _COMBINATIONS = 64
 
 
 @dataclass(slots=True)
-class _Limit:
-    """What the nodes said about flavors in an earlier round of this scan."""
+class Limit:
+    """What the nodes said about flavors in an earlier round of a scan."""
 
     mode: Mode
     misfits: tuple[Misfit, ...]
@@ -468,6 +473,7 @@ class _Scan:
         stood: Admission | None,
         later: bool,
         without: Collection[Combination],
+        said: Mapping[Combination, Limit],
     ) -> None:
         self.ledger = ledger
         self.queue = queue
@@ -494,7 +500,10 @@ class _Scan:
         self.preempt_while_borrowing = queue.preemption.borrow_within_cohort is not PreemptionPolicy.NEVER or (
             rules.fair_sharing and reclaim is not PreemptionPolicy.NEVER
         )
-        self.limits: dict[Combination, _Limit] = {one: _Limit(Mode.NO_FIT, ()) for one in without}
+        self.known = said
+        self.limits: dict[Combination, Limit] = {**said, **{one: Limit(Mode.NO_FIT, ()) for one in without}}
+        self.answers: dict[Combination, Limit] = {}
+        """Of the limits, what the nodes themselves said in this scan."""
         self.crowded: dict[Combination, None] = {}
         """What pod sets had on whose nodes one of them found no room beside another."""
         self.said: dict[tuple[FlavorResource, int], tuple[Mode, int]] = {}
@@ -516,6 +525,8 @@ class _Scan:
             assignment, again = self._round(pod_sets)
             if not again:
                 assignment.turned_away = any(limit.misfits for limit in self.limits.values())
+                if len(_together(pod_sets)) == 1:
+                    assignment.said = self.answers
                 return assignment
 
     @cached_property
@@ -552,6 +563,7 @@ class _Scan:
             borrow=max([got.borrow for choice in chosen for got in choice.flavors.values()], default=0),
         )
         hopeless = {choice.name for choice in chosen if choice.mode in (Mode.NO_FIT, Mode.NO_CANDIDATES)}
+        fitting = {choice.name for choice in chosen if choice.mode is Mode.FIT}
         if assignment.mode is not Mode.NO_FIT and self.place and self._nodes(assignment):
             return assignment, True
         if assignment.mode is Mode.NO_FIT:
@@ -560,6 +572,7 @@ class _Scan:
         asked_for = self.pinned is None and self.rules.heads_per_queue is None
         if assignment.mode is not Mode.FIT and asked_for and choice_of_flavors:
             assignment.instead = self._instead(assignment, hopeless, alone=len(pod_sets) == 1)
+            assignment.making_way = tuple(one for one in assignment.instead if one[0] in fitting)
         return assignment, False
 
     def _instead(self, assignment: Assignment, hopeless: Collection[str], *, alone: bool) -> tuple[Combination, ...]:
@@ -596,16 +609,13 @@ class _Scan:
         if uncovered and not self.rules.ignore_undeclared:
             return None
         out: set[str] = set()
-        usage, self.usage = self.usage, {}
         for group in self.queue.groups:
             wanted = [(res, amount) for res, amount in sorted(asked.items()) if res in group.covered]
             open_to = self.open_to(members, group) if wanted else ()
-            good = [name for name in open_to if self._graded(members, name, wanted)[1][0] > Mode.NO_CANDIDATES]
+            good = [name for name in open_to if self._graded(members, name, wanted, {})[1][0] > Mode.NO_CANDIDATES]
             if wanted and not good:
-                self.usage = usage
                 return None
             out.update(good)
-        self.usage = usage
         return out
 
     def _never_together(self, pod_sets: Sequence[PodSetRequest]) -> PodSetChoice | None:
@@ -649,7 +659,7 @@ class _Scan:
         if barred is not None:
             attempt = Attempt(flavor, Mode.NO_FIT, 0, Reason.NO_MATCHING_FLAVOR, (barred,))
             return PodSetChoice(asked, {}, (attempt,), (barred,))
-        flavors, grade, attempt = self._graded(members, flavor, wanted)
+        flavors, grade, attempt = self._graded(members, flavor, wanted, self.usage)
         if grade[0] is Mode.NO_FIT:
             return PodSetChoice(asked, {}, (attempt,), attempt.shortfalls)
         for resource, amount in wanted:
@@ -798,7 +808,7 @@ class _Scan:
             if limit is not None and limit.mode is Mode.NO_FIT and not limit.misfits:
                 said.append(Shortfall(name, flavor, resource, Detail.FLAVOR_NOT_ALLOWED, covers=group.covered))
                 continue  # another answer is looked for
-            choices, grade, attempt = self._graded(members, flavor, wanted.items())
+            choices, grade, attempt = self._graded(members, flavor, wanted.items(), self.usage)
             if limit is not None and limit.mode < grade[0]:
                 grade = (limit.mode, grade[1])
                 choices = {res: replace(choice, mode=limit.mode) for res, choice in choices.items()}
@@ -820,9 +830,14 @@ class _Scan:
         return best, () if all_fit else tuple(said), attempts
 
     def _graded(
-        self, members: list[PodSetRequest], flavor: str, wanted: Iterable[tuple[str, int]]
+        self,
+        members: list[PodSetRequest],
+        flavor: str,
+        wanted: Iterable[tuple[str, int]],
+        taken: Usage,
     ) -> tuple[dict[str, FlavorChoice], tuple[Mode, int], Attempt]:
-        """How one flavor could be had for these resources, and how good it is: as its worst resource."""
+        """How one flavor could be had for these resources beside what the rest of the gang has `taken`, and how good it
+        is: as its worst resource."""
         fungibility = self.queue.fungibility
         grade: tuple[Mode, int] = (Mode.FIT, 0)
         height = 0
@@ -830,7 +845,7 @@ class _Scan:
         shorts: list[Shortfall] = []
         choices: dict[str, FlavorChoice] = {}
         for resource, amount in wanted:
-            mode, borrow, short, blocked = self._resource(members, (flavor, resource), amount)
+            mode, borrow, short, blocked = self._resource(members, (flavor, resource), amount, taken)
             choices[resource] = FlavorChoice(flavor, mode, borrow, -1)
             if short is not None:
                 shorts.append(short)
@@ -845,7 +860,7 @@ class _Scan:
         return choices, grade, Attempt(flavor, grade[0], height, reason, tuple(shorts))
 
     def _resource(
-        self, members: list[PodSetRequest], fr: FlavorResource, amount: int
+        self, members: list[PodSetRequest], fr: FlavorResource, amount: int, taken: Usage
     ) -> tuple[Mode, int, Shortfall | None, Reason | None]:
         """(mode, borrowing height, numbers unless it fits, reason if NO_FIT) of one resource in one flavor."""
         name = members[0].pod_set.name
@@ -857,7 +872,7 @@ class _Scan:
                     return Mode.NO_FIT, 0, short, Reason.NO_MATCHING_FLAVOR
                 amount -= dict(old.usage).get(fr[1], 0)
         node = self.node
-        total = self.usage.get(fr, 0) + amount
+        total = taken.get(fr, 0) + amount
         if total > node.potential(fr):
             return Mode.NO_FIT, 0, self._shortfall(name, fr, total, Detail.NEVER_FITS_QUOTA), Reason.EXCEEDS_MAX_QUOTA
         borrow, below_root = node.borrowing_height(fr, total)
@@ -994,13 +1009,13 @@ class _Scan:
 
     def _limit(
         self, members: list[PodSetRequest], group: ResourceGroup, flavor: str, beside: frozenset[str]
-    ) -> _Limit | None:
+    ) -> Limit | None:
         """Of a flavor of this group, beside those of others."""
         together = beside | {flavor} if len(group.flavors) > 1 else beside
         found = [limit for m in members if (limit := self.limits.get((m.pod_set.name, together))) is not None]
         return min(found, key=lambda limit: limit.mode) if found else None
 
-    def _limits(self, members: list[PodSetRequest], group: ResourceGroup, beside: frozenset[str]) -> list[_Limit]:
+    def _limits(self, members: list[PodSetRequest], group: ResourceGroup, beside: frozenset[str]) -> list[Limit]:
         found = (self._limit(members, group, flavor.name, beside) for flavor in group.flavors)
         return [limit for limit in found if limit is not None]
 
@@ -1009,7 +1024,7 @@ class _Scan:
         members: list[PodSetRequest],
         beside: frozenset[str],
         found: Mapping[str, FlavorChoice] | None,
-        limits: Sequence[_Limit],
+        limits: Sequence[Limit],
     ) -> bool:
         """Are others to be tried in place of those `beside` which nodes are short with a flavor of this group: no other
         flavor of it is better than what was `found`."""
@@ -1018,9 +1033,9 @@ class _Scan:
         known = self.limits.get(at)
         if not beside or (known is not None and known.mode <= mode):
             return False
-        if sum(name == at[0] for name, _ in self.limits) >= _COMBINATIONS:
+        if sum(one[0] == at[0] and one not in self.known for one in self.limits) >= _COMBINATIONS:
             return False
-        self.limits[at] = _Limit(mode, tuple(dict.fromkeys(misfit for limit in limits for misfit in limit.misfits)))
+        self.limits[at] = Limit(mode, tuple(dict.fromkeys(misfit for limit in limits for misfit in limit.misfits)))
         return True
 
     def _place_request(self, choice: PodSetChoice, assignment: Assignment) -> PlaceRequest | None:
@@ -1175,7 +1190,7 @@ class _Scan:
         for choice in same if together else ():
             known = self.limits.get((choice.name, together))
             if known is None or mode < known.mode:
-                self.limits[choice.name, together] = _Limit(mode, (answer,))
+                self.limits[choice.name, together] = self.answers[choice.name, together] = Limit(mode, (answer,))
                 news = True
                 # With some of these the best was what is not so good any more.
                 for at in [at for at in self.limits if at[0] == choice.name and at[1] < together]:
@@ -1302,6 +1317,7 @@ def assign(
     stood: Admission | None = None,
     later: bool = False,
     without: Collection[Combination] = (),
+    said: Mapping[Combination, Limit] | None = None,
 ) -> Assignment:
     """Flavors and nodes for a gang in a queue that is in the ledger's tree.
 
@@ -1312,7 +1328,8 @@ def assign(
     asked for. `delay` says of a flavor that its nodes are chosen later. `place=False` leaves nodes out. `stood` is
     where the gang stood before it lost nodes: on what is left of them it stands again, if the rest finds room beside.
     `later`: nodes need not be chosen yet where it is sure that there are enough (`Assignment.unplaced`). `without`:
-    what no pod set shall get (see `Assignment.instead`).
+    what no pod set shall get (see `Assignment.instead`). `said`: what nodes said of flavors on this book, of the same
+    pods (see `Assignment.said`).
 
     A workload that has an admission keeps its flavors, and its nodes unless some of them are in `lost_nodes`; its own
     charge must not be in the ledger then. A queue that the tree does not have, or that is in a cycle, fits nothing.
@@ -1339,6 +1356,7 @@ def assign(
             stood=stood,
             later=later,
             without=without,
+            said=said or {},
         ).run(pod_sets)
 
 
@@ -1374,6 +1392,7 @@ def turns(
         stood=None,
         later=False,
         without=(),
+        said={},
     )
     members = [asked for asked in requests(workload, queue, rules) if asked.pod_set.name in among]
     return [scan.open_to(members, group) for group in scan.queue.groups]

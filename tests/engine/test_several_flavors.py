@@ -3,16 +3,20 @@ more happens the town comes to rest."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
 from random import Random  # noqa: TID251  # seeded
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from admission.engine.filling import Filling
 from admission.engine.flavors import Mode, Pinned
+from admission.engine.ledger import Ledger
 from admission.engine.model import (
+    MUSTER,
     ClusterQueue,
     Flavor,
     Fungibility,
@@ -232,6 +236,80 @@ def test_a_smaller_size_is_tried_in_all_flavors(stops: bool) -> None:
     admission = town.gang("mine").admission
     assert admission is not None
     assert (admission.pods, flavors_of(town, "mine")) == (2, {"main": "two"})
+
+
+def test_who_was_evicted_from_a_second_flavor_is_not_evicted_from_it_again() -> None:
+    """Who waits is entitled to it there, and to nothing in the flavor that it tries first."""
+    town = Town(*elastic("one", "two"), cohort("root"))
+    town.put(queue("a", "root", both(0, 4)), queue("b", "root", [("two", {"gpu": 0})]))
+    town.put(gang("back", "b", 4))
+    town.settle()
+    town.put(gang("first", "a", 4, created=1))
+    assert town.settle() == 1
+    town.put(gang("next", "a", 4, created=2))
+    town.remove(Workload, ("ns", "first"))
+    assert town.settle() == 0
+    assert town.admitted() == ["next"]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("on_nodes", [False, True])
+def test_nobody_is_evicted_from_a_flavor_that_another_pod_set_may_leave(on_nodes: bool, stops: bool) -> None:
+    """The driver could have what is free of either, the worker may use one alone."""
+    nodes = [of("one", "n1", 1), of("one", "n2", 1), of("two", "n3", 1)]
+    town = Town(*([ONE, TWO, *nodes] if on_nodes else [replace(one, elastic=True) for one in (ONE, TWO)]))
+    town.put(cohort("root"), queue("b", "root", [("one", {"gpu": 0})]))
+    town.put(queue("a", "root", both(2, 1), fungibility=Fungibility(stop_when_preempting=stops)))
+    town.put(gang("b1", "b"))
+    town.settle()
+    town.put(two_parts("mine", "a", 1, 1, only="one"))
+    assert town.settle() == 0
+    assert flavors_of(town, "mine") == {"driver": "two", "worker": "one"}
+
+
+def test_room_is_kept_in_another_flavor_where_that_of_the_first_is_kept_for_another() -> None:
+    """Who was passed over, and finds all of the first flavor kept for one that waits longer."""
+    town = Town(*elastic("one", "two"), cohort("root"))
+    town.put(queue("x", "root", [("one", {"gpu": 0})]), queue("y", "root", both(0, 0)), queue("s", "root", both(4, 4)))
+    town.put(*(gang(f"s{i}", "s", created=i) for i in range(8)))
+    town.settle()
+    for name, where in (("large", "x"), ("other", "y")):
+        town.put(gang(name, where, 4, created=town.now - START))
+        town.now += 2 * MUSTER.passed_over_ms
+        town.settle()
+    assert sorted(key[1] for key in town.kept()) == ["large", "other"]
+
+
+def test_nodes_are_asked_of_each_flavor_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each of them there is quota, and a gang that nobody may evict has the nodes."""
+    calls = 0
+
+    def counted(of: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return of(*arguments, **options)
+
+        return call
+
+    for name in ("places", "room"):
+        monkeypatch.setattr(Ledger, name, counted(getattr(Ledger, name)))
+    took = []
+    for many in (4, 16):
+        names = [f"f{i:02}" for i in range(many)]
+        town = Town(*(Flavor(name, node_labels=(("pool", name),)) for name in names))
+        town.put(*(of(name, f"n-{name}", 4) for name in names))
+        town.put(queue("apart", "", [(name, {"gpu": 4}) for name in names]))
+        town.put(queue("a", "root", [(name, {"gpu": 4}) for name in names]))
+        town.put(*(gang(f"x{i}", "apart", each={"gpu": 4}) for i in range(many)))
+        town.settle()
+        assert len(town.admitted()) == many
+        town.put(gang("mine", "a", each={"gpu": 2}))
+        calls = 0
+        town.cycle()
+        assert len(town.admitted()) == many
+        took.append(calls)
+    assert took[1] <= 6 * took[0]
 
 
 PARTS = ({"gpu": 1}, {"gpu": 2}, {"cpu": 1}, {"cpu": 2, "gpu": 1}, {"cpu": 0, "gpu": 1}, {})
