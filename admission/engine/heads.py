@@ -76,16 +76,22 @@ class Heads(Run):
         self.book = self.ledger.version, self.ledger.nodes.version
         self._second_pass()
         self.before = self.cost
+        looked_at: set[str] = set()
         for label, names in self._roots():
             if self.cost - self.before >= self.budget and self.entries:
                 self.more = True
                 self.state.heads_before = label
                 break
+            looked_at.add(label)
             for name in names:
                 self._heads_of(name)
-            self._those_who_keep(self.node(names[0]).root)
+            self._those_who_keep(label)
         else:
             self.state.heads_before = ""
+        if any(entry.usage.admission is not None for entry in self.entries):
+            for label in self.state.memos.roots_of_keepers():
+                if label not in looked_at:
+                    self._those_who_keep(label, nodes=True)
         self.preempted: set[Key] = set()
         self.kept: list[Key] = []
         """For whom room is taken for the rest of this cycle; they are not admitted in it."""
@@ -122,11 +128,12 @@ class Heads(Run):
                 return
             self._nominate(walk.queue, *first)
 
-    def _those_who_keep(self, root: QuotaNode) -> None:
-        """The heads of strict queues that keep room in every cycle, as Kueue never parks them."""
-        for (name, bucket), memo in self.state.memos.keeping(root.label):
+    def _those_who_keep(self, label: str, *, nodes: bool = False) -> None:
+        """The heads of strict queues under this root that keep room in every cycle, as Kueue never parks them: all, or
+        those that keep `nodes`, which are of all trees."""
+        for (name, bucket), memo in self.state.memos.keeping(label):
             place, first = self.state.lines[name].first(self.state.used(name))
-            if first == bucket:
+            if first == bucket and memo.keeps is not None and (not nodes or memo.keeps.admission is not None):
                 self.state.memos.wake(name, bucket)
                 self._nominate(self.state.queues[name], place, bucket, memo.look)
 
@@ -310,6 +317,9 @@ class Heads(Run):
         if entry.second:
             self._stand(entry)
             return
+        assert trial.assignment is not None
+        at_once = not gang.cursor and not trial.assignment.pending_flavors
+        """It was looked at in all flavors; else it keeps room in one now, and in another then."""
         fits = self._still_fits(entry)
         anew = False
         """It fits, but for what others take or keep in this cycle: the next may say otherwise."""
@@ -334,7 +344,7 @@ class Heads(Run):
                     self._ask(entry)
                     room = self._reserve(entry)
                     self._keep(room)
-                    if trial.queue.strict:
+                    if trial.queue.strict and at_once:
                         self.kept_by_strict.append(gang.key)
                         keeps = room
                 why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA)
@@ -388,14 +398,14 @@ class Heads(Run):
         self.verdicts.append(verdict)
 
     def _kept_from(self, entry: _Entry) -> Key | None:
-        """Who keeps the room in every cycle of its tree that it would have now, if one does."""
+        """Who keeps the room in every cycle that it would have now, if one does."""
         root, wanted = entry.trial.node.root, {fr for fr, _ in entry.usage.usage}
         kept = [(key, self.ledger.charges[key]) for key in self.kept_by_strict]
         keepers = [
             key
             for key, charge in kept
-            if self.node(charge.queue).root is root
-            and (charge.admission is not None or any(fr in wanted for fr, _ in charge.usage))
+            if charge.admission is not None
+            or (self.node(charge.queue).root is root and any(fr in wanted for fr, _ in charge.usage))
         ]
         if not keepers:
             return None
@@ -636,7 +646,8 @@ class Heads(Run):
             alike = (order.key_of(place) for place in held)
             self.verdicts.extend(replace(entry.verdict, key=key) for key in alike if key != trial.gang.key)
         until = min((avoided.until for avoided in trial.gang.avoid if avoided.until > self.now), default=None)
-        memo = Memo(entry.verdict, self._waits_for_nodes(trial), until, keeps=keeps, look=entry.look)
+        on_nodes = self._waits_for_nodes(trial) or (why.detail is Detail.CLAIMED and self._by_nodes(trial))
+        memo = Memo(entry.verdict, on_nodes, until, keeps=keeps, look=entry.look)
         state.memos.park(trial.queue.name, trial.bucket, memo)
 
     def _waits_for_nodes(self, trial: Trial) -> bool:

@@ -92,7 +92,7 @@ class Memos:
         self._stale: set[Bucket] = set()
         """Who was passed by since it was tried."""
         self._keeping: dict[str, dict[Bucket, Charge]] = {}
-        """Root (its label) -> who keeps room from others in every cycle of its tree, and what."""
+        """Root (its label) -> who keeps room from others in every cycle, and what."""
         self._late: set[str] = set()
         """Roots (their labels) that changed, and in which those who were parked come after those who were not."""
         self._late_on_nodes: set[Bucket] = set()
@@ -264,6 +264,11 @@ class Memos:
             self._keeping.setdefault(label, {})[queue, bucket] = room
         if kept is not None and kept != room:
             self.tree_changed(queue)
+            self.room_given(kept.admission)
+
+    def roots_of_keepers(self) -> list[str]:
+        """Roots (their labels) under which somebody may keep room from others in every cycle."""
+        return sorted(label for label, held in self._keeping.items() if held)
 
     def keeping(self, label: str) -> list[tuple[Bucket, Memo]]:
         """Who is parked under this root and keeps room from others in every cycle."""
@@ -382,7 +387,7 @@ class Memos:
     @property
     def late(self) -> bool:
         """Is somebody parked who is to be looked at in the next cycle."""
-        return bool(self._late or self._late_on_nodes or self._changed_roots)
+        return bool(self._late or self._late_on_nodes or self._changed_roots or self._room_on or self._room_changed)
 
     def _strict(self, name: str) -> bool:
         queue = self._facts.queues.get(name)

@@ -655,6 +655,47 @@ def test_who_keeps_other_nodes_now_leaves_those_that_it_kept(fair: bool) -> None
 
 
 @pytest.mark.parametrize("fair", [False, True])
+def test_the_head_of_a_strict_queue_keeps_nodes_from_other_trees(fair: bool) -> None:
+    """Two do from each other's."""
+    town = behind_a_strict_head(fair, node("n1", gpu=4), node("n2", gpu=4))
+    town.put(
+        queue("c", "other", [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO), queue("d", "other", [(F, {"gpu": 4})])
+    )
+    town.put(gang("small", "d", each={"gpu": 2}, created=2), gang("too", "c", 2, each={"gpu": 4}, created=3))
+    town.put(gang("third", "b", created=4))
+    town.settle()
+    assert town.admitted() == ["runs"]
+    told = town.state.explain(("ns", "small"))
+    assert told is not None
+    assert (told.standing, told.why.detail) == (Standing.PARKED, Detail.CLAIMED)
+    town.remove(Workload, ("ns", "wide"))
+    town.settle()
+    assert {"runs", "small"} <= set(town.admitted())
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_who_keeps_nodes_of_one_flavor_and_then_of_another_keeps_none_for_good(fair: bool) -> None:
+    """It stops at each: what it keeps in this cycle is free in the next."""
+    pools = {"n1": "first", "n2": "first", "n3": "second", "n4": "second"}
+    town = Town(
+        Topology("t", (HOSTNAME_LABEL,)),
+        *(Flavor(name, node_labels=(("pool", name),), topology="t") for name in ("first", "second")),
+        *(replace(one, labels=(*one.labels, ("pool", pools[one.name]))) for one in [node(n, gpu=4) for n in pools]),
+        rules=replace(KUEUE, fair_sharing=fair),
+    )
+    both: list[tuple[str, dict[str, int | Quota]]] = [("first", {"gpu": 16}), ("second", {"gpu": 16})]
+    stops = Fungibility(stop_when_preempting=True)
+    town.put(queue("a", "all", both, strategy=Strategy.STRICT_FIFO, fungibility=stops))
+    town.put(queue("b", "all", both[1:]), queue("c", "", both))
+    town.put(*(gang(f"c{at}", "c", each={"gpu": 3}, allowed_flavors=frozenset({at})) for at in ("first", "second")))
+    town.settle()
+    town.put(gang("wide", "a", 2, each={"gpu": 4}, created=1))
+    town.put(gang("tiny", "b", created=2), gang("small", "b", each={"gpu": 2}, created=3))
+    town.settle()
+    assert town.admitted() == ["cfirst", "csecond", "small", "tiny"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
 def test_heads_of_strict_queues_that_keep_room_are_looked_at_again_when_their_tree_changed(fair: bool) -> None:
     """An arrival changes nothing of what they lack."""
     town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
