@@ -665,7 +665,7 @@ class Filling(Run):
         state, ledger = self.state, self.ledger
         # What is within nominal quota nobody else takes, but those before it in its own queue. (Who wants back what
         # it does not hold, and others of its queue do, may take it for the room on nodes.)
-        borrowing = node.borrowing(node.usage)
+        borrowing, held = node.borrowing(node.usage), ledger.charges[gang.key].pairs
         rivals: list[tuple[QueueKey, Workload, ClusterQueue]] = []
         for other in node.root.queues():
             queue = state.queues[other.name]
@@ -680,7 +680,7 @@ class Filling(Run):
                 out = rival.key in self.served or rival.key in ledger.claims or rival.key == gang.key
                 if out or rival.preemption_gated:
                     continue
-                if self._may_evict(rival) and self._outranks(rival, queue, other, node):
+                if self._may_evict(rival) and self._outranks(rival, queue, other, node, held):
                     rivals.append((place, rival, queue))
         return [(rival, queue) for _, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:])]
 
@@ -694,19 +694,45 @@ class Filling(Run):
         rest = (islice(places, taken.get(bucket, 0), None) for bucket, places in line.buckets.items())
         return [first for places in rest if (first := next(self._roomless(places), None)) is not None]
 
-    def _outranks(self, rival: Workload, queue: ClusterQueue, mine: QuotaNode, theirs: QuotaNode) -> bool:
-        """Could the law let it evict somebody of their side: a bound that costs little."""
-        if mine is theirs or any(len(group.flavors) > 1 for group in queue.groups):
-            return True  # in a flavor that it does not try first it may be entitled
-        usage = self.demand(rival, queue).first
-        if not usage:
+    def _outranks(
+        self,
+        rival: Workload,
+        queue: ClusterQueue,
+        mine: QuotaNode,
+        theirs: QuotaNode,
+        held: Collection[FlavorResource],
+    ) -> bool:
+        """Could the law let it evict somebody of their side who has `held` this: a bound that costs little."""
+        if mine is theirs:
+            return True
+        first = self.demand(rival, queue).first
+        if not first:
             return False
         side, other = almost_common(mine, theirs)
         if not side.is_queue or queue.preemption.within_cluster_queue is not PreemptionPolicy.NEVER:
             return True  # who leaves on its own side may make it lawful
-        resources = frozenset(fr[1] for fr in usage) if self.rules.contested_share else None
-        entitled = mine.holds(usage)
-        return entitled or mine.share(usage, resources) < other.share(None, resources)
+        resources = frozenset(fr[1] for fr in first) if self.rules.contested_share else None
+        share, wanted = other.share(None, resources), [first]
+        if any(len(group.flavors) > 1 for group in queue.groups):
+            wanted = self._least(rival, queue, held)
+        return any(mine.holds(usage) or mine.share(usage, resources) < share for usage in wanted)
+
+    def _least(self, rival: Workload, queue: ClusterQueue, held: Collection[FlavorResource]) -> list[Usage]:
+        """Of what is `held`, each that it might ask for, and the least that it would: of one pod set, with as few pods
+        as it may have."""
+        out: list[Usage] = []
+        for flavor, resource in sorted(held):
+            asked = (
+                dict(part.each).get(resource, 0) * min(part.count, part.pod_set.min_count or part.count)
+                for part in self.asks(rival, queue)
+            )
+            least = min((amount for amount in asked if amount), default=0)
+            offers = any(
+                resource in group.covered and any(one.name == flavor for one in group.flavors) for group in queue.groups
+            )
+            if least and offers:
+                out.append({(flavor, resource): least})
+        return out
 
     # -- room for those who wait for it
 

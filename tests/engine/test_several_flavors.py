@@ -3,6 +3,7 @@ more happens the town comes to rest."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
@@ -238,18 +239,49 @@ def test_a_smaller_size_is_tried_in_all_flavors(stops: bool) -> None:
     assert (admission.pods, flavors_of(town, "mine")) == (2, {"main": "two"})
 
 
-def test_who_was_evicted_from_a_second_flavor_is_not_evicted_from_it_again() -> None:
-    """Who waits is entitled to it there, and to nothing in the flavor that it tries first."""
-    town = Town(*elastic("one", "two"), cohort("root"))
-    town.put(queue("a", "root", both(0, 4)), queue("b", "root", [("two", {"gpu": 0})]))
+@pytest.mark.parametrize("least", [4, 2])
+def test_who_was_evicted_from_a_second_flavor_is_not_evicted_from_it_again(least: int) -> None:
+    """Who waits is entitled to it there, with as many pods as it needs, and to nothing in the flavor that it tries
+    first."""
+    town = Town(*elastic("one", "two"), cohort("root", "", [("two", {"gpu": 4 - least})]))
+    town.put(queue("a", "root", both(0, least), weight=Fraction(1, 4)), queue("b", "root", [("two", {"gpu": 0})]))
     town.put(gang("back", "b", 4))
     town.settle()
-    town.put(gang("first", "a", 4, created=1))
+    town.put(gang("first", "a", least, created=1))
     assert town.settle() == 1
-    town.put(gang("next", "a", 4, created=2))
+    following = gang("next", "a", 4, created=2)
+    town.put(replace(following, pod_sets=(replace(following.pod_sets[0], min_count=least),)))
     town.remove(Workload, ("ns", "first"))
     assert town.settle() == 0
     assert town.admitted() == ["next"]
+
+
+@pytest.mark.parametrize("flavors", [("one", "three"), ("one", "two")], ids=["of other flavors", "of larger shares"])
+def test_who_comes_back_asks_nobody_who_could_not_evict_it(
+    monkeypatch: pytest.MonkeyPatch, flavors: tuple[str, str]
+) -> None:
+    town = Town(*elastic("one", "two", "three"), cohort("root"))
+    town.put(queue("a", "root", [("two", {"gpu": 4})]), queue("b", "root", [("two", {"gpu": 0})]))
+    town.put(gang("long", "a", 4))
+    town.settle()
+    looks: Counter[str] = Counter()
+    look = Filling.look
+
+    def counted(run: Filling, gang: Workload, *arguments: Any, **options: Any) -> Any:
+        looks[gang.queue] += bool(run.as_if)
+        return look(run, gang, *arguments, **options)
+
+    monkeypatch.setattr(Filling, "look", counted)
+    for at in range(5):
+        none: dict[str, int | Quota] = {"gpu": 0}
+        town.put(queue(f"q{at}", "root", [(one, none) for one in flavors]))
+        town.put(gang(f"g{at}", f"q{at}", 8, created=at + 2))
+    town.settle()
+    town.put(gang("back", "b", 4, created=1, evicted="Preempted", evicted_at=town.now))
+    town.remove(Workload, ("ns", "long"))
+    town.cycle()
+    assert "back" in town.admitted()
+    assert not +looks
 
 
 @pytest.mark.parametrize("stops", [False, True])
