@@ -31,7 +31,7 @@ from msgspec import structs
 
 from admission.engine.booking import is_device
 from admission.engine.capacity import Placement, PlaceRequest
-from admission.engine.counts import refused_taint
+from admission.engine.counts import integer, refused_taint
 from admission.engine.ledger import Ledger
 from admission.engine.model import (
     Admission,
@@ -392,9 +392,9 @@ def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            try:
-                have, bound = int(value or ""), int(requirement.values[0])
-            except (ValueError, IndexError):
+            have = integer(value or "")
+            bound = integer(requirement.values[0]) if requirement.values else None
+            if have is None or bound is None:
                 return False
             return have > bound if requirement.operator == "Gt" else have < bound
 

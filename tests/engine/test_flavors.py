@@ -194,6 +194,9 @@ def test_a_flavor_whose_nodes_the_pods_could_never_use_is_passed_over(
         (Requirement("k", "Lt", ("3",)), {"k": "2"}, True),
         (Requirement("k", "Lt", ("3",)), {"k": "x"}, False),
         (Requirement("k", "Lt", ("3",)), {}, False),
+        (Requirement("k", "Gt", ("3",)), {"k": "1_000"}, False),
+        (Requirement("k", "Lt", ("1_000",)), {"k": "3"}, False),
+        (Requirement("k", "Gt", ("3",)), {"k": "9" * 20}, False),
     ],
 )
 def test_match_expressions(requirement: Requirement, labels: dict[str, str], good: bool) -> None:
