@@ -363,7 +363,7 @@ class Actuator:
             case lifecycle.RestoreChildren(children):
                 await self._restore_children(await self._raw(key, _there(job)), _there(seen), children)
             case lifecycle.EvictWorkload():
-                await self._evict(_there(seen), step)
+                await self._evict(_there(seen), await self._as_it_is(key, _there(job), step))
             case lifecycle.ReplaceNodes(nodes, guilty):
                 await self._replace_nodes(_there(seen), nodes, guilty)
             case lifecycle.EvictPods(wanted):
@@ -803,6 +803,19 @@ class Actuator:
         self._learn("Workload", await self._client.get(self._workloads.path(key[1], name)))
         if self._world.workload_of(key) != seen:
             raise Conflict(409, "Conflict", "the workload is another than the one that is known")
+
+    async def _as_it_is(self, key: JobKey, job: JobView, step: lifecycle.EvictWorkload) -> lifecycle.EvictWorkload:
+        """Why a gang is to leave, by a live look at its job: only the Workload is written, which may be known better.
+        Another leader may have stopped and started it for that reason already. Raises Conflict if it is not to."""
+        raw = await self._client.get(_path_of(key))
+        if raw["metadata"]["resourceVersion"] == job.resource_version:
+            return step
+        self._learn(key[0], raw)
+        now = self._now()
+        due = lifecycle.next_step(self._world.sight(key, now), self._settings, now).step
+        if not isinstance(due, lifecycle.EvictWorkload):
+            raise Conflict(409, "Conflict", "the job has changed since it was looked at")
+        return due
 
     async def _restore_children(self, jobset: dict[str, Any], seen: WorkloadSeen, children: tuple[JobKey, ...]) -> None:
         parent = owners_form(jobset, self._names)

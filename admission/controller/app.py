@@ -713,6 +713,7 @@ class Controller:
         self.leading = True
         self.actuator.leads()
         self.world.knows_jobs()
+        self.world.looks_anew()
         self.keeper.lets_go = False
         self.revision += 1
         log.info("leading", jobs=len(self.world.jobs), workloads=len(self.world.workloads))
