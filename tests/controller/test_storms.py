@@ -543,6 +543,7 @@ NO_CLASS = {"labels": {NAMES.queue_label: "a", f"{NAMES.group}/priority-class": 
 MENDED = {"labels": {NAMES.queue_label: "a", f"{NAMES.group}/priority-class": None}}
 
 
+@pytest.mark.parametrize("leads", ["one", "another since", "nobody before"])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -552,7 +553,7 @@ MENDED = {"labels": {NAMES.queue_label: "a", f"{NAMES.group}/priority-class": No
     ],
 )
 def test_a_held_jobset_goes_where_its_owner_has_it_go_at_last(
-    changes: list[tuple[Json, Json]], monkeypatch: pytest.MonkeyPatch
+    changes: list[tuple[Json, Json]], leads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its Jobs are made while it is held, and its controller adds to them what the JobSet says when it starts."""
     running: list[int] = []
@@ -566,17 +567,26 @@ def test_a_held_jobset_goes_where_its_owner_has_it_go_at_last(
         made["metadata"] |= NO_CLASS if refused else {}
         (part,) = made["spec"]["replicatedJobs"]
         part["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"no": "such", "gpu": "h100"}
+        first, second = scene.replicas
+        if leads == "nobody before":
+            await first.resign()
         await scene.user.create(PATHS["JobSet"], made)
         await asyncio.sleep(10)
-        assert len(scene.objects(NAMES.group, "workloads")) == (not refused)
+        assert len(scene.objects(NAMES.group, "workloads")) == (not refused and leads != "nobody before")
         (held,) = scene.objects("jobset.x-k8s.io", "jobsets")
         (child,) = scene.objects("batch", "jobs")
         assert held["spec"]["suspend"] is child["spec"]["suspend"] is True
         parts = copy.deepcopy(held["spec"]["replicatedJobs"])
         for selector, metadata in changes:
+            if leads == "another since" and metadata == changes[-1][1]:
+                await first.resign()
+                second.lead()
             parts[0]["template"]["spec"]["template"]["spec"]["nodeSelector"] = selector
             change = {"metadata": metadata, "spec": {"replicatedJobs": parts}}
             await scene.user.merge_patch(f"{PATHS['JobSet']}/j", change)
+            await asyncio.sleep(30)
+        if leads == "nobody before":
+            second.lead()
             await asyncio.sleep(30)
         (child,) = scene.objects("batch", "jobs")
         assert child["spec"]["template"]["spec"]["nodeSelector"] == {"gpu": "h100"}
