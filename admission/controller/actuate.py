@@ -968,23 +968,20 @@ class Actuator:
         self._tell(seen, (("Warning", "NodesLost", f"Asks for other nodes for {', '.join(sorted(nodes))}"),))
 
     async def _evict_pods(self, key: JobKey, job: JobView, wanted: tuple[tuple[str, str], ...]) -> None:
-        """A disruption budget may refuse one: then it is tried again later, with all that backs off."""
+        """A disruption budget may refuse some: then they are tried again later, with all that backs off."""
         pods = {(pod.namespace, pod.name): pod for pod in self._world.pods_of((job.namespace, job.uid))}
-        for namespace, name in wanted:
-            pod = pods.get((namespace, name))
-            if pod is None:
-                continue
-            body = {
-                "apiVersion": "policy/v1",
-                "kind": "Eviction",
-                "metadata": {"name": name, "namespace": namespace},
-                "deleteOptions": {"preconditions": {"uid": pod.uid}},
-            }
-            try:
-                await self._client.create(PODS.path(namespace, name, "eviction"), body)
-            except NotFound:
-                continue
-            self.record(key, job, "Normal", "PodReplaced", f"Pod {name} leaves the lost node {pod.node}")
+        await _all_of(self._evict_pod(key, job, pods[at]) for at in wanted if at in pods)
+
+    async def _evict_pod(self, key: JobKey, job: JobView, pod: PodView) -> None:
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        with suppress(NotFound):
+            await self._client.create(PODS.path(pod.namespace, pod.name, "eviction"), body)
+            self.record(key, job, "Normal", "PodReplaced", f"Pod {pod.name} leaves the lost node {pod.node}")
 
     async def _release(self, seen: WorkloadSeen) -> None:
         self._reserved.discard(seen.uid)
