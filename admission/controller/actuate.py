@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from hashlib import blake2s
@@ -151,10 +151,6 @@ class Became:
     message: str = ""
 
 
-_MOST_SELECTED = 256
-"""Labels of nodes that are remembered for a pod set whose owner changes them while it cannot be queued."""
-
-
 class Actuator:
     """Writes for one cluster. `learn(kind, object)` lays an answer over the informers' copies; `became` is told what
     became of gangs."""
@@ -192,18 +188,14 @@ class Actuator:
 
         self._reserved: set[str] = set()
         """uids of Workloads whose reservation was written since this controller leads; not yet started."""
-        self._selected: dict[str, dict[str, set[str]]] = {}
-        """uid of a JobSet that cannot be queued -> pod set -> labels by which it has selected nodes: its Jobs were made
-        with them."""
 
     def leads(self) -> None:
         """From now on: what others wrote before may be known late."""
         self._reserved.clear()
 
     def gone(self, uid: str) -> None:
-        """There is no such Workload any more, or no such job."""
+        """There is no such Workload any more."""
         self._reserved.discard(uid)
-        self._selected.pop(uid, None)
 
     # ------------------------------------------------------------ decisions of the engine
 
@@ -363,7 +355,7 @@ class Actuator:
             case lifecycle.RestoreChildren(children):
                 await self._restore_children(await self._raw(key, _there(job)), _there(seen), children)
             case lifecycle.EvictWorkload():
-                await self._evict(_there(seen), step)
+                await self._evict(_there(seen), await self._as_it_is(key, _there(job), step))
             case lifecycle.ReplaceNodes(nodes, guilty):
                 await self._replace_nodes(_there(seen), nodes, guilty)
             case lifecycle.EvictPods(wanted):
@@ -587,8 +579,6 @@ class Actuator:
         vain = named_in_vain(job, defaults.workload_priorities, defaults.pod_priorities, lacking)
         if problems := tuple(dict.fromkeys((*job.problems, *vain, *problems))):
             self.record(key, job, "Warning", INVALID_JOB, "; ".join(problems))
-            if job.kind == JOBSET.kind:
-                self._note_selected(job, self._pod_sets(obj))
             return None
         return obj
 
@@ -597,7 +587,8 @@ class Actuator:
         if obj is None:
             await self._note_held(key, job)
             return
-        await self._unselect(job, self._selected.get(job.uid, {}), obj)
+        if job.generation > 1:  # else it was never changed
+            await self._unselect(key, job)
         before = self._world.place_of(job.uid)
         if before is not None and not self._names.as_kueue and self._queued_since(before, obj) is None:
             obj["metadata"]["annotations"][self._names.queued_since_annotation] = rfc3339(before.view.value.created)
@@ -605,7 +596,6 @@ class Actuator:
         try:
             made = await self._client.create(path, obj, strict=self._strict)
         except Invalid:
-            self._note_selected(job, self._pod_sets(obj))
             await self._note_held(key, job)
             raise
         except NotFound as error:
@@ -615,7 +605,6 @@ class Actuator:
             made = await self._client.get(self._workloads.path(job.namespace, obj["metadata"]["name"]))
             if made["metadata"].get("labels", {}).get(self._names.job_uid_label) != job.uid:
                 raise
-        self._selected.pop(job.uid, None)
         self._learn("Workload", made)
         self.tell_unknown_keys(key, job)
         self.record(key, job, "Normal", "CreatedWorkload", f"Waits in queue {self._world.queue_of(job)}")
@@ -636,29 +625,16 @@ class Actuator:
         obj = await self._asked_for(key, job)
         if obj is None:
             self._world.gives_up_place(seen.uid)
-            self._note_selected(job, seen.view.value.pod_sets)
-        else:
-            await self._unselect(job, _selected_by(seen.view.value.pod_sets), obj)
+        elif not _selected_by(seen.view.value.pod_sets) <= _selected_by(self._pod_sets(obj)):
+            await self._unselect(key, job)
         await self._update_to(obj, seen)
 
-    def _note_selected(self, job: JobView, pod_sets: Sequence[PodSet]) -> None:
-        if job.kind == JOBSET.kind:
-            noted = self._selected.setdefault(job.uid, {})
-            for pod_set, labels in _selected_by(pod_sets).items():
-                known = noted.setdefault(pod_set, set())
-                if len(known | labels) <= _MOST_SELECTED:
-                    known |= labels
-
-    async def _unselect(self, job: JobView, before: Mapping[str, Collection[str]], obj: dict[str, Any]) -> None:
+    async def _unselect(self, key: JobKey, job: JobView) -> None:
         """A JobSet's Jobs are made while it is held, and added to later, but nothing is taken out of them: pods would
-        still select nodes by what its owner took out of it. before: labels, by pod set; obj: the Workload as it is to
-        be."""
-        if job.kind != JOBSET.kind:
-            return
-        selected = _selected_by(self._pod_sets(obj))
-        given_up = {name: set(labels).difference(selected.get(name, ())) for name, labels in before.items()}
-        if any(given_up.values()):
-            await self._patch_children(self._world.made_early(job), lambda child: pins.unselect(child, given_up))
+        still select nodes by what its owner took out of it, whoever led meanwhile."""
+        if job.kind == JOBSET.kind and (children := self._world.made_early(job)):
+            parent = owners_form(await self._raw(key, job), self._names)
+            await self._patch_children(children, lambda child: pins.unselect(child, parent))
 
     async def _update_to(self, obj: dict[str, Any] | None, seen: WorkloadSeen) -> None:
         if obj is None:
@@ -803,6 +779,19 @@ class Actuator:
         self._learn("Workload", await self._client.get(self._workloads.path(key[1], name)))
         if self._world.workload_of(key) != seen:
             raise Conflict(409, "Conflict", "the workload is another than the one that is known")
+
+    async def _as_it_is(self, key: JobKey, job: JobView, step: lifecycle.EvictWorkload) -> lifecycle.EvictWorkload:
+        """Why a gang is to leave, by a live look at its job: only the Workload is written, which may be known better.
+        Another leader may have stopped and started it for that reason already. Raises Conflict if it is not to."""
+        raw = await self._client.get(_path_of(key))
+        if raw["metadata"]["resourceVersion"] == job.resource_version:
+            return step
+        self._learn(key[0], raw)
+        now = self._now()
+        due = lifecycle.next_step(self._world.sight(key, now), self._settings, now).step
+        if not isinstance(due, lifecycle.EvictWorkload):
+            raise Conflict(409, "Conflict", "the job has changed since it was looked at")
+        return due
 
     async def _restore_children(self, jobset: dict[str, Any], seen: WorkloadSeen, children: tuple[JobKey, ...]) -> None:
         parent = owners_form(jobset, self._names)
@@ -979,23 +968,20 @@ class Actuator:
         self._tell(seen, (("Warning", "NodesLost", f"Asks for other nodes for {', '.join(sorted(nodes))}"),))
 
     async def _evict_pods(self, key: JobKey, job: JobView, wanted: tuple[tuple[str, str], ...]) -> None:
-        """A disruption budget may refuse one: then it is tried again later, with all that backs off."""
+        """A disruption budget may refuse some: then they are tried again later, with all that backs off."""
         pods = {(pod.namespace, pod.name): pod for pod in self._world.pods_of((job.namespace, job.uid))}
-        for namespace, name in wanted:
-            pod = pods.get((namespace, name))
-            if pod is None:
-                continue
-            body = {
-                "apiVersion": "policy/v1",
-                "kind": "Eviction",
-                "metadata": {"name": name, "namespace": namespace},
-                "deleteOptions": {"preconditions": {"uid": pod.uid}},
-            }
-            try:
-                await self._client.create(PODS.path(namespace, name, "eviction"), body)
-            except NotFound:
-                continue
-            self.record(key, job, "Normal", "PodReplaced", f"Pod {name} leaves the lost node {pod.node}")
+        await _all_of(self._evict_pod(key, job, pods[at]) for at in wanted if at in pods)
+
+    async def _evict_pod(self, key: JobKey, job: JobView, pod: PodView) -> None:
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        with suppress(NotFound):
+            await self._client.create(PODS.path(pod.namespace, pod.name, "eviction"), body)
+            self.record(key, job, "Normal", "PodReplaced", f"Pod {pod.name} leaves the lost node {pod.node}")
 
     async def _release(self, seen: WorkloadSeen) -> None:
         self._reserved.discard(seen.uid)
@@ -1291,9 +1277,9 @@ def _there(value: Any) -> Any:
     return value
 
 
-def _selected_by(pod_sets: Iterable[PodSet]) -> dict[str, set[str]]:
-    """Labels by which pods select nodes, by pod set."""
-    return {one.name: {label for label, _ in one.shape.node_selector} for one in pod_sets}
+def _selected_by(pod_sets: Iterable[PodSet]) -> set[tuple[str, str]]:
+    """(pod set, label by which its pods select nodes)."""
+    return {(one.name, label) for one in pod_sets for label, _ in one.shape.node_selector}
 
 
 def _shapes(pod_sets: tuple[PodSet, ...]) -> list[tuple[str, PodShape]]:

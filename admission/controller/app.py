@@ -406,8 +406,6 @@ class Controller:
     def _on_job(self, old: JobView | None, new: JobView | None) -> None:
         if old is None or new is None or _shown(old) != _shown(new):
             self.revision += 1
-        if old is not None and (new is None or new.uid != old.uid):
-            self.actuator.gone(old.uid)
         if new is not None:
             self.world.job_seen(new)
             if old is not None and self.leading and self.world.governed(new):
@@ -713,6 +711,7 @@ class Controller:
         self.leading = True
         self.actuator.leads()
         self.world.knows_jobs()
+        self.world.looks_anew()
         self.keeper.lets_go = False
         self.revision += 1
         log.info("leading", jobs=len(self.world.jobs), workloads=len(self.world.workloads))

@@ -247,6 +247,9 @@ def _warned(one: Managed, after: Json, known: Known, names: Names) -> list[str]:
 def _why_not(one: Managed) -> str:
     """Why a job cannot be carried over as it stands; "" when it can."""
     theirs = one.theirs
+    if theirs is not None and (cluster := text(status_of(theirs).get("clusterName"))):
+        why = f"MultiKueue runs it in cluster {cluster}, and Muster would see none of its pods here"
+        return f"{why}: let it finish, or stop it with Kueue first (kueuectl stop workload {name_of(theirs)})"
     gates = [gate for slot in _templates(one) for gate in _gates(slot)]
     if one.view.suspended:
         if left := [gate for gate in gates if gate != KUEUE.elastic_gate]:

@@ -374,6 +374,11 @@ class World:
             if self._stands_for_none(seen):
                 self.apply(Put(self.laid(seen.view.value)))
 
+    def looks_anew(self) -> None:
+        """Others have looked at the jobs since: what is seen, and was seen then, may not have been so in between."""
+        for since in (self._missing, self._refusals, self._behind, self._beyond, self._idle, self._spare, self._short):
+            since.clear()
+
     def _line_up(self, job_uid: str) -> None:
         """A job came or goes: its Workload stands in line for as long as it is there."""
         seen = self.workload_of_uid(job_uid)
@@ -814,9 +819,10 @@ class World:
         if since is None:
             changed = self.lost_nodes.pop(node, None) is not None
         else:
-            changed = node not in self.lost_nodes
+            before = self.lost_nodes.get(node)
+            changed = before is None or (not since and before > 0)
             # By the clock of the node, in part: what was seen to begin did not begin before.
-            self.lost_nodes[node] = since and max(since, at if changed else self.lost_nodes[node])
+            self.lost_nodes[node] = since and max(since, at if before is None else before)
         if changed:
             self._wake_those_on(node)
 

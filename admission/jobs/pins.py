@@ -58,6 +58,7 @@ from admission.names import (
     HOSTNAME_LABEL,
     JOB_COMPLETION_INDEX,
     JOBSET_JOB_INDEX_LABEL,
+    JOBSET_NAMESPACED_JOB_LABEL,
     JOBSET_REPLICATED_JOB_LABEL,
     LABELS_OF_JOB,
     Names,
@@ -650,12 +651,16 @@ def restore_child(child: Json, parent: Json, names: Names, *, checks: Sequence[C
     return [*_exactly(child, "generation"), *patch] if patch else None
 
 
-def unselect(child: Json, given_up: Mapping[str, Collection[str]]) -> list[Operation] | None:
-    """The write after which a suspended child Job selects nodes no more by what its JobSet has given up: by these
-    labels, by pod set. None when it does not."""
+def unselect(child: Json, parent: Json) -> list[Operation] | None:
+    """The write after which a suspended child Job selects nodes by nothing that its JobSet does not say (any more), but
+    by what JobSet's controller adds. None when it does not. parent: the JobSet as its owner wrote it."""
     of = texts(obj(child.get("metadata")).get("labels")).get(JOBSET_REPLICATED_JOB_LABEL, "")
+    template = next((slot.template for slot in JOBSET.slots(parent) if slot.pod_set == of), None)
+    if template is None:
+        return None
+    own = {JOBSET_NAMESPACED_JOB_LABEL, *texts(obj(template.get("spec")).get("nodeSelector"))}
     path = ("spec", "template", "spec", "nodeSelector")
-    gone = [key for key in obj(at(child, path)) if key in given_up.get(of, ())]
+    gone = [key for key in obj(at(child, path)) if key not in own]
     patch: list[Operation] = [{"op": "remove", "path": pointer((*path, key))} for key in gone]
     return [*_exactly(child, "generation"), *patch] if patch else None
 

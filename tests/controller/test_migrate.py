@@ -218,6 +218,7 @@ SLICES = {
     KUEUE.slice_size_annotation: "2",
     KUEUE.group_name_annotation: "together",
 }
+IN_WEST: Json = {"status": {"clusterName": "west"}}
 BOOSTED = {KUEUE.priority_boost_annotation: "5", KUEUE.allowed_flavors_annotation: "h100"}
 DONE_ONE = {**STARTED, "active": 1, "ready": 1, "succeeded": 1, "completedIndexes": "0"}
 
@@ -258,6 +259,16 @@ JOBS: dict[str, Row] = {
         "changed",
         "the 40 s that it has run do not count towards its longest time",
         {LABEL: "main"},
+    ),
+    "it runs in another cluster": Row(
+        runs(managedBy=f"{KUEUE_GROUP}/multikueue"),
+        (merged(admitted(), IN_WEST),),
+        "refused",
+        "MultiKueue runs it in cluster west, and Muster would see none of its pods here: let it finish, or stop it "
+        "with Kueue first (kueuectl stop workload w)",
+    ),
+    "it runs in another cluster, and its Job here waits": Row(
+        waits(), (merged(admitted(), IN_WEST),), "refused", "MultiKueue runs it in cluster west"
     ),
     "it asks for more than it has": Row(
         runs(parallelism=3, completions=3),

@@ -15,7 +15,7 @@ from admission.controller.app import Controller
 from admission.engine.model import Evict, EvictReason
 from admission.jobs.values import rfc3339
 from admission.jobs.values import workload as read
-from admission.kube.client import Conflict, NotFound
+from admission.kube.client import Conflict, NotFound, TooManyRequests
 from tests.controller.lab import (
     ADMITTED_,
     NAMES,
@@ -284,6 +284,30 @@ async def test_a_gated_pod_is_let_go_to_a_host_that_has_none(world: World, case:
             ]
             let[name] = term["matchFields"][0]["values"][0]
     assert let == wanted
+
+
+async def test_a_budget_that_keeps_a_pod_on_a_lost_node_keeps_no_other_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of the one driver of many workers."""
+    gang = await a_gang(world)
+    for name in ("driver", "worker"):
+        await world.put(a_pod(gang, name, phase="Running", node="n3"))
+    create = world.client.create
+
+    async def refuses(path: str, body: Json, **options: Any) -> Json:
+        if path.endswith("/driver/eviction"):
+            raise TooManyRequests(429, "TooManyRequests", "it would violate the pod's disruption budget")
+        return await create(path, body, **options)
+
+    monkeypatch.setattr(world.client, "create", refuses)
+    async with running(world, leads=False) as controller:
+        await sees(controller, 2)
+        with pytest.raises(TooManyRequests):
+            await controller.actuator.take(KEY, life.EvictPods((("ml", "driver"), ("ml", "worker"))))
+    there = (await world.client.get(PODS))["items"]
+    left = [one["metadata"]["name"] for one in there if "deletionTimestamp" not in one["metadata"]]
+    assert left == ["driver"]
 
 
 @pytest.mark.parametrize("slices", [0, 1, 2])

@@ -543,6 +543,7 @@ NO_CLASS = {"labels": {NAMES.queue_label: "a", f"{NAMES.group}/priority-class": 
 MENDED = {"labels": {NAMES.queue_label: "a", f"{NAMES.group}/priority-class": None}}
 
 
+@pytest.mark.parametrize("leads", ["one", "another since", "nobody before"])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -552,7 +553,7 @@ MENDED = {"labels": {NAMES.queue_label: "a", f"{NAMES.group}/priority-class": No
     ],
 )
 def test_a_held_jobset_goes_where_its_owner_has_it_go_at_last(
-    changes: list[tuple[Json, Json]], monkeypatch: pytest.MonkeyPatch
+    changes: list[tuple[Json, Json]], leads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its Jobs are made while it is held, and its controller adds to them what the JobSet says when it starts."""
     running: list[int] = []
@@ -566,17 +567,26 @@ def test_a_held_jobset_goes_where_its_owner_has_it_go_at_last(
         made["metadata"] |= NO_CLASS if refused else {}
         (part,) = made["spec"]["replicatedJobs"]
         part["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"no": "such", "gpu": "h100"}
+        first, second = scene.replicas
+        if leads == "nobody before":
+            await first.resign()
         await scene.user.create(PATHS["JobSet"], made)
         await asyncio.sleep(10)
-        assert len(scene.objects(NAMES.group, "workloads")) == (not refused)
+        assert len(scene.objects(NAMES.group, "workloads")) == (not refused and leads != "nobody before")
         (held,) = scene.objects("jobset.x-k8s.io", "jobsets")
         (child,) = scene.objects("batch", "jobs")
         assert held["spec"]["suspend"] is child["spec"]["suspend"] is True
         parts = copy.deepcopy(held["spec"]["replicatedJobs"])
         for selector, metadata in changes:
+            if leads == "another since" and metadata == changes[-1][1]:
+                await first.resign()
+                second.lead()
             parts[0]["template"]["spec"]["template"]["spec"]["nodeSelector"] = selector
             change = {"metadata": metadata, "spec": {"replicatedJobs": parts}}
             await scene.user.merge_patch(f"{PATHS['JobSet']}/j", change)
+            await asyncio.sleep(30)
+        if leads == "nobody before":
+            second.lead()
             await asyncio.sleep(30)
         (child,) = scene.objects("batch", "jobs")
         assert child["spec"]["template"]["spec"]["nodeSelector"] == {"gpu": "h100"}
@@ -703,6 +713,76 @@ def test_a_new_leader_stops_nothing_of_which_it_knows_the_start_before_the_reser
 
     played(monkeypatch, 0, main)
     assert starts == [1]
+
+
+def test_a_new_leader_evicts_nobody_for_what_its_job_said_before_the_reservation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its owner paused it, and let it run again; of that the new leader hears late, and of the rest at once."""
+    found: list[object] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        await scene.opens()
+        await scene.user.create(PATHS["Job"], lasting("runs", 1))
+        await asyncio.sleep(10)
+        monkeypatch.setattr(scene.weather[1], "delay", lambda kind: 30.0 if kind == "Job" else 0.01)
+        for said in ("true", None):
+            pause = {"metadata": {"labels": {NAMES.pause_label: said}}}
+            await scene.user.merge_patch(f"{PATHS['Job']}/runs", pause)
+            await asyncio.sleep(5)
+        await scene.replicas[0].resign()
+        scene.replicas[1].lead()
+        await asyncio.sleep(120)
+        judge = invariants.replay(scene.town.entries, at_end=False)
+        (workload,) = scene.objects(NAMES.group, "workloads")
+        found.extend([judge.violations, judge.figures.starts, workload["spec"]["active"]])
+        await scene.end()
+
+    played(monkeypatch, 0, main)
+    assert found == [[], 2, True]
+
+
+def test_who_leads_again_counts_no_time_for_which_another_led(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod of a gang fails as its leader changes, and again an hour after, as the first leads once more. Its Job makes
+    another in half a minute each time."""
+    found: list[object] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        await scene.opens()
+        (jobs,) = [actor for actor in scene.town.cluster.actors if isinstance(actor, Jobs)]
+        look, until = jobs.sync, 0
+
+        def late(where: tuple[str, str], now: int) -> Any:
+            if now < until:
+                jobs.later(where, until)
+            return look(where, now) if now >= until else []
+
+        monkeypatch.setattr(jobs, "sync", late)
+        made = two_pods("Job")
+        made["spec"]["backoffLimit"] = 9
+        await scene.user.create(PATHS["Job"], made)
+        await asyncio.sleep(600)
+        first, second = scene.replicas
+        for leads, comes in ((first, second), (second, first)):
+            until = scene.town.clock() + 30_000
+            pod = next(one for one in scene.objects("", "pods") if one["status"]["phase"] == "Running")
+            ended = {"status": {**pod["status"], "phase": "Failed"}}
+            await scene.user.merge_patch(f"/api/v1/namespaces/ml/pods/{pod['metadata']['name']}/status", ended)
+            await asyncio.sleep(5)
+            await leads.resign()
+            comes.lead()
+            await asyncio.sleep(3600)
+        judge = invariants.replay(scene.town.entries, at_end=False)
+        running = sum(pod["status"]["phase"] == "Running" for pod in scene.objects("", "pods"))
+        found.extend([judge.violations, judge.figures.starts, running])
+        await scene.end()
+
+    played(monkeypatch, 0, main)
+    assert found == [[], 1, 2]
 
 
 @pytest.mark.parametrize(("went", "often"), [(False, 1), (True, 2)])

@@ -41,6 +41,7 @@ from admission.names import (
     HOSTNAME_LABEL,
     JOB_COMPLETION_INDEX,
     JOBSET_JOB_INDEX_LABEL,
+    JOBSET_NAMESPACED_JOB_LABEL,
     KUEUE_GROUP,
     LABELS_OF_JOB,
     Names,
@@ -744,13 +745,27 @@ def test_what_another_controllers_start_wrote_is_taken_out_of_the_jobs_of_a_jobs
     assert not restore_child(after, parent, KUEUE)
 
 
-def test_a_child_selects_nodes_no_more_by_what_its_jobset_has_given_up() -> None:
-    child = job(template={"spec": {"nodeSelector": {"a": "b", "c.d/e": "f"}, "containers": []}})
-    child["metadata"]["labels"] = {"jobset.sigs.k8s.io/replicatedjob-name": "workers"}
-    for given_up in ({"workers": ["x"]}, {"driver": ["a"]}, {}):
-        assert unselect(child, given_up) is None
-    after = patched(child, unselect(child, {"workers": ["c.d/e", "x"], "driver": ["a"]}) or ())
-    assert after["spec"]["template"]["spec"]["nodeSelector"] == {"a": "b"}
+@pytest.mark.parametrize(
+    ("says", "of", "left"),
+    [
+        ({"a": "b", "c.d/e": "f"}, "workers", None),
+        ({"a": "z", "c.d/e": "f", "x": "y"}, "workers", None),  # the rest is written at its start
+        ({"a": "b"}, "workers", {"a": "b", JOBSET_NAMESPACED_JOB_LABEL: "ns_w-0"}),
+        ({}, "workers", {JOBSET_NAMESPACED_JOB_LABEL: "ns_w-0"}),
+        ({}, "gone", None),
+    ],
+)
+def test_a_child_selects_nodes_no_more_by_what_its_jobset_has_given_up(says: Any, of: str, left: Any) -> None:
+    """But by what JobSet's controller adds for itself."""
+    parent = jobset()
+    for entry in parent["spec"]["replicatedJobs"]:
+        entry["template"]["spec"]["template"]["spec"]["nodeSelector"] = says if entry["name"] == "workers" else {}
+    selector = {"a": "b", "c.d/e": "f", JOBSET_NAMESPACED_JOB_LABEL: "ns_w-0"}
+    child = job(template={"spec": {"nodeSelector": selector, "containers": []}})
+    child["metadata"]["labels"] = {"jobset.sigs.k8s.io/replicatedjob-name": of}
+    ops = unselect(child, parent)
+    assert (ops is None) == (left is None)
+    assert patched(child, ops or ())["spec"]["template"]["spec"]["nodeSelector"] == (left or selector)
 
 
 def test_the_note_of_a_start_before_that_of_another_controller_says_nothing_any_more() -> None:
