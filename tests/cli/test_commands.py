@@ -1376,6 +1376,23 @@ async def test_release_all(world: World, tmp_path: Path) -> None:
     assert NAMES.queue_label not in after["metadata"].get("labels", {})
 
 
+async def test_release_all_says_what_it_has_done_before_nobody_answered(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    await with_workload(world, job("waits"), dict(PENDING))
+    gone: list[str] = []
+
+    def away(request: aiohttp.web.Request) -> aiohttp.web.Response | None:
+        if request.path.endswith("/jobs/waits") and request.method == "PATCH":
+            gone.append(request.path)
+            return None
+        return aiohttp.web.Response(status=503) if gone else None
+
+    world.sandbox.faults.append(away)
+    told = (await run(world, tmp_path, "release-all", "--yes", code=1)).stdout
+    assert "job/waits -n ml changed: unsuspended" in told
+    assert "quota/* refused: not tried, for nobody answers" in told
+
+
 async def test_release_all_refuses_a_running_job_whose_later_pods_would_wait_for_ever(
     world: World, tmp_path: Path
 ) -> None:
