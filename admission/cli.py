@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import io
 import os
 import signal
 import sys
@@ -307,7 +308,7 @@ def _have_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  # as long as it runs
-        elif mode == "w":
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):  # who runs it inside a program may have put another
             stream.reconfigure(errors="backslashreplace")
 
 
