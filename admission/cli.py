@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import io
 import os
 import signal
 import sys
@@ -300,7 +301,19 @@ def demo(serve: bool, real: bool, seconds: float) -> None:
     raise click.exceptions.Exit(play(serve=serve, real=real, seconds=seconds))
 
 
+def _have_streams() -> None:
+    """Of those that are closed (`2>&-`) there is none at all, and what is opened next would take their numbers; and
+    what cannot be written in the encoding of the others is written as it is escaped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  # as long as it runs
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):  # who runs it inside a program may have put another
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
+    _have_streams()
     gc.set_threshold(*COLLECTED_AFTER)
     for name, value in UNUSED.items():
         os.environ.setdefault(name, value)

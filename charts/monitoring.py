@@ -38,8 +38,8 @@ _LAST = "last_over_time({}[5m])"
 """What only the leader shows, over the time in which another one comes to lead: an alert goes on, and does not begin
 anew."""
 _INACTIVE = 'muster_cluster_queue_inactive{reason!~"Stopped|Terminating"}'
-_LOGS = "kubectl -n @NAMESPACE@ logs -l app.kubernetes.io/component=controller --tail=-1"
-"""Of all replicas."""
+_LOGS = "kubectl -n @NAMESPACE@ logs -l app.kubernetes.io/component=controller --tail=-1 --prefix --ignore-errors"
+"""Of all replicas; one of which has none keeps back none of the others'."""
 _WHO = "`muster jobs -A --cluster-queue {{ $labels.cluster_queue }}`"
 
 
@@ -157,14 +157,17 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "MusterGangStarved",
         f"(max by (cluster_queue) ({_LAST.format('muster_oldest_pending_seconds')}) > @LONG_WAIT@) "
-        "and on (cluster_queue) sum by (cluster_queue) (increase(muster_admitted_workloads_total[6h])) > 0",
+        "> on (cluster_queue) 2 * sum by (cluster_queue) (increase(muster_admission_wait_seconds_sum[6h])) "
+        "/ on (cluster_queue) sum by (cluster_queue) (increase(muster_admission_wait_seconds_count[6h]))",
         "15m",
         "warning",
         "A gang of {{ $labels.cluster_queue }} waits for {{ $value | humanizeDuration }} while others are admitted",
-        f"Smaller or more important gangs pass it by. {_WHO} lists who waits in which place, and `muster why JOB -n "
-        "NAMESPACE` what is missing. Gangs that could never have so much, or demand what is not honoured, are not "
-        "counted, nor those whose nodes pods of others hold, such as a DaemonSet's: none of them is passed by. Give it "
-        "a higher priority, more quota, or set queueingStrategy: StrictFIFO where order counts for more than use.",
+        "It has waited twice as long as those that were admitted in the last six hours, on average: smaller or more "
+        f"important gangs pass it by. (Of a queue where all wait long MusterLongWait tells.) {_WHO} lists who waits in "
+        "which place, and `muster why JOB -n NAMESPACE` what is missing. Gangs that could never have so much, or "
+        "demand what is not honoured, are not counted, nor those whose nodes pods of others hold (a DaemonSet, say): "
+        "none of them is passed by. Give it a higher priority, more quota, or set queueingStrategy: StrictFIFO where "
+        "order counts for more than use.",
     ),
     Alert(
         "MusterChecksWait",
@@ -244,9 +247,9 @@ ALERTS: tuple[Alert, ...] = (
         "5m",
         "warning",
         "Muster may not {{ $labels.verb }} {{ $labels.resource }}",
-        "Its ClusterRole lacks a right, or a policy of somebody else refuses its writes: the log (write failed) quotes "
-        "the refusal, and so does an Event Refused where it is about a job. Compare the role with that of the chart's "
-        "version, or install the chart again (helm upgrade).",
+        "Its ClusterRole lacks a right, or a policy of somebody else refuses its writes: the log (write failed; list "
+        "failed of what it reads) quotes the refusal, and so does an Event Refused where it is about a job. Compare "
+        "the role with that of the chart's version, or install the chart again (helm upgrade).",
     ),
     Alert(
         "MusterWritesFail",

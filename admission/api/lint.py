@@ -35,6 +35,7 @@ CLUSTER = "cluster"
 """`file` of what was read from a cluster."""
 _LEAST_BYTES = 2**20
 """Less memory than this is a number whose unit was forgotten."""
+_LONGEST_LABEL = 63
 _MOST_NODES = 500_000
 """YAML nodes of one document, aliases counted each time: more is an attack or a mistake."""
 
@@ -452,6 +453,7 @@ class _Fleet:
         self._node_quota()
         self._queues()
         self._local_queues()
+        self._names()
         self._checks()
         self._priorities()
         return self.found
@@ -1156,6 +1158,21 @@ class _Fleet:
                     "and stays there",
                     "drop it; write the flavor that is to be tried first as the first of its resource group",
                 )
+
+    def _names(self) -> None:
+        """Of what jobs name by a label."""
+        for kind in ("LocalQueue", "WorkloadPriorityClass"):
+            for key in self.specs[kind]:
+                if len(key[1]) > _LONGEST_LABEL:
+                    self.say(
+                        self.named[kind][key],
+                        ("metadata", "name"),
+                        "name-too-long",
+                        Severity.ERROR,
+                        f"its name has {len(key[1])} characters, and the label by which a job names it holds "
+                        f"{_LONGEST_LABEL}: no job can name it",
+                        f"give it a name of at most {_LONGEST_LABEL} characters",
+                    )
 
     def _local_queues(self) -> None:
         queues = {key[1] for key in self.named["ClusterQueue"]}

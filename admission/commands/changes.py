@@ -551,6 +551,7 @@ def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
         from dataclasses import replace
 
         from admission.controller import change
+        from admission.kube.client import ApiError
 
         ask = session.ask()
         not_yet, wrong = await change.leaderless(ask, sure=named)
@@ -567,7 +568,12 @@ def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
         done = replace(done, leaderless=f"With --yes it is refused: {not_yet}" if not_yet else wrong)
         if scope.namespace is not None or done.refused:
             return done
-        freed = await change.unkeep(ask, await change.kept(ask), dry_run=not yes)
+        try:
+            freed = await change.unkeep(ask, await change.kept(ask), dry_run=not yes)
+        except ApiError as error:
+            if not yes:
+                raise
+            freed = (change.Change("quota/*", change.Did.REFUSED, message=change.not_tried(error)),)
         return replace(done, rows=(*done.rows, *freed), hidden=ask.hidden)
 
     asked_as = click.get_current_context().get_parameter_source("controller_namespace")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from admission.controller.ask import Ask
-    from admission.kube.client import Client
+    from admission.kube.client import ApiError, Client
     from admission.names import Names
 
 OK, NO, BAD_USE, NOT_THERE, NO_CLUSTER, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -244,15 +244,24 @@ def answer(
         from rich.live import Live
 
         from admission.controller import tell
+        from admission.kube.client import Unavailable
 
         console = tell.console()
         live: Live | None = None
+        found: Any = None
         try:
             async with connected(scope) as session:
                 while True:
                     ask = session.ask()
-                    async with patience(doing if live is None else ""):
-                        found = await question(ask, session.namespace)
+                    try:
+                        async with patience(doing if live is None else ""):
+                            found = await question(ask, session.namespace)
+                    except Unavailable as error:
+                        if found is None:
+                            raise
+                        print(f"muster: {goes_on(error)}", file=sys.stderr, flush=True)
+                        await asyncio.sleep(EVERY_S)
+                        continue
                     shown, called = show(found, ask.now)
                     text = tell.written(scope.output, found.as_json(), called)
                     if text is not None:
@@ -275,6 +284,13 @@ def answer(
         return asyncio.run(asked())
     except KeyboardInterrupt:
         raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def goes_on(error: ApiError) -> str:
+    """What whoever watches is told, who goes on: a control plane that is upgraded is away for minutes."""
+    from admission.controller.printable import printable
+
+    return f"the API server does not answer, and is asked again: {printable(error.message or error.reason)}"
 
 
 def say(form: str, found: Any, names: Iterable[str], shown: RenderableType) -> None:

@@ -18,6 +18,7 @@ from admission.commands.options import (
     asking,
     examples,
     fail,
+    goes_on,
     names_of_kind,
     run,
 )
@@ -160,13 +161,28 @@ def top(scope: Scope, svg: str | None) -> None:
     """
 
     async def work(session: Session) -> str:
+        from dataclasses import replace
+
         from rich.live import Live
 
         from admission.controller import tell
+        from admission.controller.ask import NotThere
+        from admission.kube.client import Unavailable
+
+        seen: tuple[Any, ...] = ()
 
         async def look(height: int) -> Any:
-            from admission.controller.ask import NotThere
+            nonlocal seen
+            try:
+                seen = await asked()
+            except Unavailable as error:
+                if not seen:
+                    raise
+                found, *rest = seen
+                return tell.top(replace(found, leaderless=goes_on(error)), *rest, height=height)
+            return tell.top(*seen, height=height)
 
+        async def asked() -> tuple[Any, ...]:
             ask, own = session.ask(), session.ask()
             found = await ask.queues(scope.namespace)
             jobs = await ask.jobs(scope.namespace)
@@ -176,7 +192,7 @@ def top(scope: Scope, svg: str | None) -> None:
                 nodes = await session.ask().nodes()
             except NotThere:
                 nodes = None
-            return tell.top(found, jobs, nodes, ask.now, height=height)
+            return found, jobs, nodes, ask.now
 
         if svg is not None:
             return tell.picture(await look(36), "muster top", height=36)

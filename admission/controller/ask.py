@@ -73,6 +73,7 @@ from admission.controller.unready import (
     unready_of,
 )
 from admission.engine.booking import is_device
+from admission.engine.flavors import PODS as PODS_QUOTA
 from admission.engine.ledger import charge_of
 from admission.engine.model import MUSTER, Check, CheckState, Detail, Key, Reason, Rules, Workload
 from admission.jobs import values
@@ -641,8 +642,16 @@ class Ask:
         seen, leaderless = await asyncio.gather(self._jobs_seen(namespace, cluster_queue), self.leaderless())
         count: dict[str, tuple[int, int]] = {}
         amounts: dict[str, dict[str, Amounts]] = {}
+        charged = {
+            gang.key: [(name, amount) for (_, name), amount in charge_of(gang).usage]
+            for gang, *_ in seen.gangs
+            if gang.admission is not None and not gang.finished
+        }
+        of_pods = {
+            (gang.namespace, gang.queue) for gang, *_ in seen.gangs if PODS_QUOTA in dict(charged.get(gang.key, ()))
+        }
         for gang, standing, labels in seen.gangs:
-            holds = gang.admission is not None and not gang.finished
+            holds = gang.key in charged
             if not holds and standing.state is not State.WAITING:
                 continue
             of_job = {"namespace": gang.namespace, "queue": f"{gang.namespace}/{gang.queue}"}
@@ -650,7 +659,9 @@ class Ask:
             holding, waiting = count.get(who, (0, 0))
             count[who] = holding + holds, waiting + (not holds)
             idle = standing.state in (State.RESERVED, State.STARTING, State.LEAVING)
-            held = [(name, amount) for (_, name), amount in charge_of(gang).usage] if holds else standing.requests
+            held = charged[gang.key] if holds else [*standing.requests]
+            if not holds and (gang.namespace, gang.queue) in of_pods:  # a request names none: it goes without saying
+                held.append((PODS_QUOTA, standing.pods))
             mine = amounts.setdefault(who, {})
             for name, amount in held:
                 so_far = mine.get(name, Amounts(name))

@@ -78,7 +78,7 @@ def queue_named(ask: Ask, said: str) -> tuple[Kind, str]:
     if not name:
         raise NotThere(f"{said!r} names no queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
     for kind in ("ClusterQueue", "LocalQueue"):
-        if not slash or called.lower() in QUEUE_KINDS[kind]:
+        if not slash or called.lower().split(".")[0] in QUEUE_KINDS[kind]:
             return ask.kind(kind), name
     raise NotThere(f"{called!r} is no kind of queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
 
@@ -277,30 +277,55 @@ def key_of(raw: Json) -> tuple[str, str]:
 
 
 async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool, new: str = "") -> Changes:
-    """Apply quota objects (and Namespaces) server-side, each in the order in which it can be. An object whose fields
-    somebody else manages is refused with their name, never taken from them; one of the kind `new`, if it is there
-    already. Raises ApiError when nobody answers."""
+    """Apply quota objects (and Namespaces) server-side, each in the order in which it can be, those of the kind `new`
+    last. An object whose fields somebody else manages is refused with their name, never taken from them; one of the
+    kind `new`, if it is there already. Raises ApiError when nobody answers a dry run; of what is written it is told
+    how far it came."""
     kinds = {kind.kind: kind for kind in (NAMESPACES, *map(ask.kind, QUOTA))}
     order = list(kinds)
     rows: list[Change] = []
     coming = _namespaces_of(given)
     known = [one for one in given if text(one.get("kind")) in kinds and _group(one) in ("", ask.names.group)]
-    rows.extend(
-        Change(_subject(one), Did.SKIPPED, message=f"not a quota object of {ask.names.group}")
-        for one in given
-        if one not in known
-    )
-    in_order = sorted(known, key=lambda one: (order.index(one["kind"]), key_of(one)))
-    rows += [
-        await _put(ask, kinds[one["kind"]], one, namespace, coming, dry_run=dry_run, new=one["kind"] == new)
-        for one in in_order
-    ]
+    rows.extend(_left_out(one, ask.names.group) for one in given if one not in known)
+    # Whoever repeats what broke off finds none of the kind `new` there.
+    in_order = sorted(known, key=lambda one: (one["kind"] == new, order.index(one["kind"]), key_of(one)))
+    away: ApiError | None = None
+    for one in in_order:
+        try:
+            if away is not None:
+                rows.append(Change(_subject(one), Did.REFUSED, key_of(one)[0], not_tried(away)))
+                continue
+            row = await _put(ask, kinds[one["kind"]], one, namespace, coming, dry_run=dry_run, new=one["kind"] == new)
+        except ApiError as error:
+            if dry_run:
+                raise
+            away, row = error, Change(_subject(one), Did.REFUSED, key_of(one)[0], unheard(error))
+        rows.append(row)
     return Changes(tuple(rows), dry_run, ask.hidden)
+
+
+def _left_out(one: Json, group: str) -> Change:
+    """What is for others; what nobody knows is a mistake."""
+    if _group(one) == group and one.get("kind") not in (*QUOTA, "Workload"):
+        return Change(
+            _subject(one), Did.REFUSED, message=f"there is no such kind in {group}: one of {', '.join(QUOTA)}"
+        )
+    return Change(_subject(one), Did.SKIPPED, message=f"not a quota object of {group}")
+
+
+def unheard(error: ApiError) -> str:
+    """Of what was to be written, and got no answer that says whether it is."""
+    return f"nobody knows whether it was written: {error.message or error.reason}"
+
+
+def not_tried(error: ApiError) -> str:
+    """Of what was to be written after that."""
+    return f"not tried, for nobody answers: {error.message or error.reason}"
 
 
 async def create(ask: Ask, given: Sequence[Json], new: str, *, dry_run: bool) -> Changes:
     """Create quota objects, all or none. What is there already is left as it is: of the kind `new` it is refused, of
-    others if it is not the same. Raises ApiError when nobody answers."""
+    others if it is not the same. Raises ApiError when nobody answers its dry run."""
     tried = await put(ask, given, "", dry_run=True, new=new)
     rows = tuple(
         replace(row, did=Did.REFUSED, message="exists already, and is not the same") if row.did is Did.CHANGED else row

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from admission.controller import change
@@ -232,8 +233,17 @@ def _is_kueues_hook(client: Json) -> bool:
 
 async def _put_all(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> Changes:
     given = [one for kind, of_kind in found.items() if kind != "Workload" for one in of_kind]
-    put = await _put_quota(ask, given, "", dry_run=dry_run)
-    rows = [*put.rows, *await _jobs(ask, found, dry_run=dry_run), *await _cron_jobs(ask)]
+    rows = list((await _put_quota(ask, given, "", dry_run=dry_run)).rows)
+    for subject, looked in (
+        ("job", partial(_jobs, ask, found, dry_run=dry_run)),
+        ("cronjob", partial(_cron_jobs, ask)),
+    ):
+        try:
+            rows += await looked()
+        except ApiError as error:
+            if dry_run:
+                raise
+            rows.append(Change(f"{subject}/*", Did.REFUSED, message=change.not_tried(error)))
     return Changes(tuple(rows), dry_run, ask.hidden)
 
 
@@ -404,9 +414,20 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
         managed.append(Managed(kind, raw, job, theirs, mine, tuple(children.get(job.uid, ()))))
     places = asyncio.Semaphore(change.TOGETHER)
 
+    away: list[ApiError] = []
+
     async def placed(one: Managed) -> Change:
         async with places:
-            return await _job(ask, one, known, dry_run=dry_run)
+            said = change.not_tried(away[0]) if away else ""
+            try:
+                if not said:
+                    return await _job(ask, one, known, dry_run=dry_run)
+            except ApiError as error:
+                if dry_run:
+                    raise
+                away.append(error)
+                said = change.unheard(error)
+            return Change(f"{one.view.kind.lower()}/{one.view.name}", Did.REFUSED, one.view.namespace, said)
 
     rows += await asyncio.gather(*(placed(one) for one in managed))
     # Variants of a job, one for each flavor, stand for its Workload: its row speaks for them.

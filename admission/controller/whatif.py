@@ -311,8 +311,9 @@ async def _decided(
         return _waits(seen, Cause(Reason.ON_HOLD, subject=f"LocalQueue {seen.queue}"))
 
     cluster = await _read(ask, seen.namespace, rules)
+    there = "; the queue is there" if local is not None else ""
     if hidden := await _claimed(ask, kind, made, seen.namespace, cluster.devices):
-        said = f"you may not see {hidden}, which say what devices its pods ask for; the queue is there"
+        said = f"you may not see {hidden}, which say what devices its pods ask for{there}"
         return replace(seen, answer=Foresight.UNKNOWN, message=said, hidden=ask.hidden)
     runtimes = cluster.found[RUNTIME_CLASSES.plural]
     job = view(kind, made, names)
@@ -327,8 +328,8 @@ async def _decided(
         runtime_classes=None if runtimes is None else {name_of(raw): raw for raw in runtimes},
         devices=cluster.devices,
     )
-    there = (cluster.found[plural] for plural in (_OUR_CLASSES, PRIORITY_CLASSES.plural))
-    ours, of_pods = (None if found is None else {name_of(raw) for raw in found} for found in there)
+    classes = (cluster.found[plural] for plural in (_OUR_CLASSES, PRIORITY_CLASSES.plural))
+    ours, of_pods = (None if found is None else {name_of(raw) for raw in found} for found in classes)
     vain = named_in_vain(job, ours, of_pods, await _accounts_lacking(ask, job))
     problems = (*vain, *problems)
     if problems:
@@ -345,7 +346,7 @@ async def _decided(
     if volumes.names_claims([gang]):
         needed += stored.unseen
     if needed:
-        said = f"you may not see {', '.join(needed)} of the whole cluster, which decide about it; the queue is there"
+        said = f"you may not see {', '.join(needed)} of the whole cluster, which decide about it{there}"
         return replace(seen, answer=Foresight.UNKNOWN, message=said, hidden=ask.hidden)
     gang = stored.storage.laid_on(gang)[0]
     state, called = cluster.with_one_more(gang, rules, stored, earlier)

@@ -183,6 +183,8 @@ _BY_ADMISSION = re.compile(r"exceeded quota|denied")
 """403 of who was let in, but not with this object."""
 _TOO_LARGE = re.compile("etcdserver: request is too large|trying to send message larger than max")
 """Said by the store, and by the API server's own client of it."""
+_UNTYPED = "failed to create typed patch object"
+"""Said of an apply that names something twice, say: as if the server had failed (kubernetes#98024)."""
 _DENIED = re.compile(r'admission webhook "[^"]*" denied the request')
 """What begins so says the webhook, and by a code of its own: none at all is 400, and its 429 or 409 are no word of the
 API server."""
@@ -224,7 +226,7 @@ def error_of(status: int, data: bytes | msgspec.Raw, retry_after: str | None = N
         wait = min(max(wait, 0.0), LONGEST_WAIT_S)
     if status == 500 and _UNDECLARED.search(message):
         return Undeclared(status, reason or "InternalError", message, body, wait)
-    if status == 500 and _TOO_LARGE.search(message):
+    if status == 500 and (_TOO_LARGE.search(message) or message.startswith(_UNTYPED)):
         return Invalid(status, reason or "InternalError", message, body, wait)
     denied = _DENIED.match(message) is not None
     if status >= 500:

@@ -143,6 +143,8 @@ class Report:
     unknown: list[str] = field(default_factory=list)
     types: list[str] = field(default_factory=list)
     invalid: list[tuple[str, str, str]] = field(default_factory=list)
+    untyped: list[str] = field(default_factory=list)
+    """Of a partial document of a custom kind: what cannot be merged with others, as the real server says it."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,10 @@ class _Walk:
         self.report, self.custom, self.meta = report, custom, meta
 
     def wrong(self, path: str, value: Any, wanted: str) -> None:
-        if self.custom:
+        merged = _MERGED.get(wanted)
+        if self.custom and self.report.partial and merged is not None:
+            self.report.untyped.append(f".{path}: expected {merged}, got {value!r}")
+        elif self.custom:
             kind = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
             got = kind.get(type(value), "null")
             text = f'{path}: Invalid value: "{got}": {path} in body must be of type {wanted}: "{got}"'
@@ -330,10 +335,18 @@ class _Walk:
             if identity in seen:
                 shown = json.dumps(dict(zip(keys, identity, strict=True)) if keys else entry)
                 where = f"{path}[{index}]"
-                self.report.invalid.append((where, "FieldValueDuplicate", f"{where}: Duplicate value: {shown}"))
+                if self.report.partial:
+                    named = zip(keys, identity, strict=True) if keys else (("", entry),)
+                    key = ",".join(f"{name}={json.dumps(value)}" for name, value in named)
+                    self.report.untyped.append(f".{path}: duplicate entries for key [{key}]")
+                else:
+                    self.report.invalid.append((where, "FieldValueDuplicate", f"{where}: Duplicate value: {shown}"))
             seen.append(identity)
 
 
+_MERGED = {"array": "list", "object": "map", "string": "string", "boolean": "boolean"}
+_MERGED |= dict.fromkeys(("integer", "number"), "numeric (int or float)")
+"""What the merge of applied objects calls a type."""
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$")
 
 

@@ -466,9 +466,9 @@ class Store:
         if report.types:
             text = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {report.types[0]}'
             raise Refused(400, "BadRequest", text)
-        if report.unknown and partial:
+        if partial and (report.unknown or report.untyped):
             where = "/".join((out.get("metadata", {}).get("namespace", ""), out.get("metadata", {}).get("name", "")))
-            lacks = [f".{x}: field not declared in schema" for x in report.unknown]
+            lacks = [*(f".{x}: field not declared in schema" for x in report.unknown), *report.untyped]
             what = lacks[0] if len(lacks) == 1 else "\n  ".join(("errors:", *lacks))
             text = f"failed to create typed patch object ({where}; {kind.api_version}, Kind={kind.kind}): {what}"
             raise Refused(500, "", text)

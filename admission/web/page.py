@@ -40,6 +40,7 @@ FILES = {
     "icon.svg": ("icon.svg", "image/svg+xml"),
 }
 MOST_STREAMS, MOST_STREAMS_OF_ONE = 128, 8
+_ACCOUNT = "system:serviceaccount:"
 STREAM_S = 600.0
 """A stream ends after so long, and its page comes again, with its rights looked up anew."""
 TICK_S, QUIET_S = 1.0, 15.0
@@ -219,19 +220,20 @@ class Page:
             sight = await self.sight(request)
         except web.HTTPException as refused:
             return _refused(refused)
-        if self._streams.total() >= MOST_STREAMS or self._streams[sight.user] >= MOST_STREAMS_OF_ONE:
+        reader = _reader(sight.user)
+        if self._streams.total() >= MOST_STREAMS or self._streams[reader] >= MOST_STREAMS_OF_ONE:
             return web.json_response(
                 {"message": "too many pages are open; this one looks again now and then"},
                 status=503,
                 headers={**HEADERS, "Retry-After": "30"},
             )
-        self._streams[sight.user] += 1
+        self._streams[reader] += 1
         try:
             return await self._stream(request)
         except (ConnectionError, TimeoutError):
             raise asyncio.CancelledError from None  # the reader is gone, or does not read
         finally:
-            self._streams[sight.user] -= 1
+            self._streams[reader] -= 1
             self._streams += Counter()  # drops those at 0
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
@@ -255,6 +257,11 @@ class Page:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), TICK_S)
         return response
+
+
+def _reader(user: str) -> str:
+    """As whom a user counts: all ServiceAccounts of a namespace as one, for their owner may make any number."""
+    return user.rpartition(":")[0] if user.startswith(_ACCOUNT) else user
 
 
 def _refused(why: web.HTTPException) -> web.Response:

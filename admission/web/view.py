@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from admission import quantity
 from admission.api.reasons import advice_for, detail_of, reason_of
 from admission.engine.counts import keeps_off
@@ -147,6 +149,14 @@ class View:
             self._lines = {name: line for name, line in self._lines.items() if name in state.queues}
         return found
 
+    def _in_jobs_words(self, why: Why) -> Why:
+        """People know jobs, not Workloads: a reason that speaks of another gang names its job."""
+        namespace, _, name = why.subject.partition("/")
+        if (namespace, name) not in self.source.state.workloads:
+            return why
+        kind, job = self.source.owner((namespace, name))
+        return structs.replace(why, subject=f"{kind} {namespace}/{job}") if job else why
+
     def why(self, key: Key) -> tuple[Reason | None, Detail, str, Why | None]:
         """(reason, detail, sentence, the numbers behind it where this replica has them) of a gang that waits."""
         source = self.source
@@ -158,7 +168,7 @@ class View:
                 return told
         if verdict is None:
             return None, Detail.NONE, "", None
-        why = verdict.why
+        why = self._in_jobs_words(verdict.why)
         return why.reason, why.detail, sentence(why), why
 
     def _told(self, key: Key) -> tuple[Reason | None, Detail, str, None] | None:
@@ -317,7 +327,7 @@ class View:
                 "owner": advice.owner if advice is not None else "",
                 "platform": advice.platform if advice is not None else "",
             }
-            if place is not None:
+            if place is not None and state.blocked(key) is None:
                 out |= {"position": place.in_local_queue + 1, "of": place.waiting, "ahead": place.in_cluster_queue}
             return out
         given = gang.admission.pods

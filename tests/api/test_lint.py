@@ -394,6 +394,12 @@ ROWS: dict[str, str] = {
     "keys that are no text": queue("a", ("h100", {"nominalQuota": 8}), more=(SOUND, "on: 1 # <- schema")),
     "amounts as kubectl reads them": queue("a", ("h100", {"nominalQuota": "1e3"}), more=LAB)
     + queue("b", ("h100", {"nominalQuota": "64.0"}), more=LAB),
+    "names that no label can hold": queue("a", ("h100", {"nominalQuota": 8}))
+    + head("LocalQueue", "q" * 63, namespace="ml")
+    + "  clusterQueue: a\n"
+    + head("LocalQueue", "q" * 64, namespace="ml", mark="name-too-long")
+    + "  clusterQueue: a\n"
+    + head("WorkloadPriorityClass", "p" * 64, mark="name-too-long").replace("spec:", "value: 1"),
     "Kueue's group is judged by the same rules": (
         queue("a", ("h100", {"nominalQuota": 8, "borrowingLimit": "1 # <- limit-without-cohort"}))
     ).replace(API, "kueue.x-k8s.io/v1beta2"),

@@ -184,6 +184,27 @@ def test_an_alert_goes_on_while_another_comes_to_lead(name: str, run: tuple[Scra
     assert told == evaluate(asked(alert.expr), run[0], fault) != {}
 
 
+@needs_parser
+@pytest.mark.parametrize(
+    ("admitted", "waited", "fires"),
+    [(10, 10 * 600.0, True), (10, 10 * 3500.0, False), (0, 0.0, False)],
+    ids=["others pass it", "all wait so long", "nobody is admitted"],
+)
+def test_who_waits_no_longer_than_others_is_not_starved(
+    run: tuple[Scrape, Scrape], admitted: int, waited: float, *, fires: bool
+) -> None:
+    """A queue with more work than quota has a line, and its last has waited as long as its first did."""
+    (alert,) = [one for one in ALERTS if one.name == "MusterGangStarved"]
+    wait = "muster_admission_wait_seconds"
+    since = {(f"{wait}_{what}", frozenset({A})): 0.0 for what in ("sum", "count")}
+    later = {
+        (f"{wait}_sum", frozenset({A})): waited,
+        (f"{wait}_count", frozenset({A})): float(admitted),
+        ("muster_oldest_pending_seconds", frozenset({A})): 3700.0,
+    }
+    assert bool(evaluate(asked(alert.expr), {**run[0], **since}, {**run[1], **later})) == fires
+
+
 def _only(count: int, reason: str, reserved: int) -> Callable[[Scrape], Scrape]:
     """Gangs of team-a that wait for this reason, and that hold a reservation; nobody else, and none that runs."""
 
@@ -286,6 +307,8 @@ def test_each_alert_says_what_to_do() -> None:
         assert one.name.startswith("Muster")
         assert len(one.runbook) > 80
         assert re.fullmatch(r"\d+[mh]", one.after)
+        # Of several pods kubectl ends at the first that has no (earlier) log, unless it is told to go on.
+        assert one.runbook.count("logs -l ") == one.runbook.count("--ignore-errors")
 
 
 @pytest.mark.parametrize("board", DASHBOARDS, ids=lambda board: board.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import re
@@ -22,9 +23,10 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from admission.cli import cli
-from admission.commands import options
+from admission.commands import options, questions
 from admission.commands.options import forbidden
 from admission.controller import tell, whatif
+from admission.controller.ask import Ask
 from admission.controller.tell import short
 from admission.engine.model import Detail, Reason, Why
 from admission.jobs.values import rfc3339
@@ -264,6 +266,8 @@ async def test_stop_names_what_it_cannot_find_and_asks_before_it_drains(world: W
     assert "2 running job(s) of team-a" in asked.stderr
     await run(world, tmp_path, "stop", "localqueue/team-a", "-n", "ml")
     assert "is stopped" not in (await run(world, tmp_path, "resume", "lq/team-a", "-n", "ml")).stdout
+    by_kubectl = await run(world, tmp_path, "stop", f"clusterqueue.{NAMES.group}/team-a")  # as -o name prints it
+    assert "clusterqueue/team-a changed" in by_kubectl.stdout
     world.denied = {"clusterqueues"}
     assert "refuses" in (await run(world, tmp_path, "stop", "team-a", code=4)).stderr
 
@@ -624,7 +628,57 @@ async def test_import_refuses_what_another_manages_and_what_is_wrong(world: Worl
     file.write_text(yaml.safe_dump_all([nameless, {**nameless, "kind": ["x"]}]))
     told = await run(world, tmp_path, "import", str(file), code=1)
     assert "resourceflavor/ refused: it has no metadata.name" in told.stdout
-    assert "object/ skipped" in told.stdout
+    assert "object/ refused: there is no such kind in muster.dev" in told.stdout
+    for kind, did in (("Clusterqueue", "refused"), ("Workload", "skipped")):
+        file.write_text(yaml.safe_dump({**nameless, "kind": kind, "metadata": {"name": "a"}}))
+        told = await run(world, tmp_path, "import", str(file), "--apply", code=int(did == "refused"))
+        assert f"{kind.lower()}/a {did}" in told.stdout
+
+
+async def test_import_tells_which_object_names_something_twice(world: World, tmp_path: Path) -> None:
+    queue = cluster_queue("team-c", 8)
+    flavors = queue["spec"]["resourceGroups"][0]["flavors"]
+    flavors.append(flavors[0])
+    file = tmp_path / "quota.yaml"
+    file.write_text(yaml.safe_dump_all([own("ResourceFlavor", "fine", {}), {**queue, "status": {}}]))
+    for command, code in ((["import", str(file), "--apply"], 1), (["foresee", str(file)], 3)):
+        told = " ".join((await run(world, tmp_path, *command, code=code)).stdout.split())
+        assert "clusterqueue/team-c" in told
+        assert 'duplicate entries for key [name="h100"]' in told
+
+
+def away_from(path: str) -> Any:
+    """The API server answers nothing that is to be written to this object, or is asked of it later."""
+    gone: list[str] = []
+
+    def answers(request: aiohttp.web.Request) -> aiohttp.web.Response | None:
+        if request.path.endswith(path) and request.method == "PATCH" and "dryRun" not in request.query:
+            gone.append(path)
+        return aiohttp.web.Response(status=503) if gone else None
+
+    return answers
+
+
+async def test_import_says_what_was_written_before_nobody_answered(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "quota.yaml"
+    file.write_text(yaml.safe_dump_all([own("ResourceFlavor", name, {}) for name in ("a", "b", "c")]))
+    world.sandbox.faults.append(away_from("/resourceflavors/b"))
+    told = (await run(world, tmp_path, "import", str(file), "--apply", code=1)).stdout
+    assert "resourceflavor/a created" in told
+    assert "resourceflavor/b refused: nobody knows whether it was written" in told
+    assert "resourceflavor/c refused: not tried" in told
+
+
+async def test_create_queue_that_broke_off_can_be_repeated(world: World, tmp_path: Path) -> None:
+    said = ["create", "queue", "team-c", "--quota", f"h100:{GPU}=8", "--for", "ml", "--node-label", "gpu=h100"]
+    world.sandbox.faults.append(away_from("/localqueues/main"))
+    told = (await run(world, tmp_path, *said, code=1)).stdout
+    assert "resourceflavor/h100 created" in told
+    assert "localqueue/main -n ml refused: nobody knows whether it was written" in told
+    world.sandbox.faults.pop()
+    again = (await run(world, tmp_path, *said)).stdout
+    assert "clusterqueue/team-c created" in again
+    assert "localqueue/main -n ml created" in again
 
 
 @pytest.mark.parametrize(
@@ -998,8 +1052,12 @@ async def test_submit_with_the_rights_of_a_tenant(world: World, tmp_path: Path) 
     world.denied = {"nodes", "pods*", "clusterqueues", "workloads*"}
     told = await run(world, tmp_path, "submit", written(tmp_path, job("train")), code=4)
     assert "you may not see clusterqueues, nodes, workloads, pods of the whole cluster" in told.stdout
+    assert "; the queue is there" in told.stdout
     none = await run(world, tmp_path, "submit", written(tmp_path, job("train", queue="none")), code=1)
     assert "LocalQueue none does not exist" in none.stdout
+    world.denied |= {"localqueues"}
+    blind = await run(world, tmp_path, "submit", written(tmp_path, job("train", queue="none")), code=4)
+    assert "the queue is there" not in blind.stdout
 
 
 # ---------------------------------------------------------------- foresee
@@ -1318,6 +1376,23 @@ async def test_release_all(world: World, tmp_path: Path) -> None:
     assert NAMES.queue_label not in after["metadata"].get("labels", {})
 
 
+async def test_release_all_says_what_it_has_done_before_nobody_answered(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    await with_workload(world, job("waits"), dict(PENDING))
+    gone: list[str] = []
+
+    def away(request: aiohttp.web.Request) -> aiohttp.web.Response | None:
+        if request.path.endswith("/jobs/waits") and request.method == "PATCH":
+            gone.append(request.path)
+            return None
+        return aiohttp.web.Response(status=503) if gone else None
+
+    world.sandbox.faults.append(away)
+    told = (await run(world, tmp_path, "release-all", "--yes", code=1)).stdout
+    assert "job/waits -n ml changed: unsuspended" in told
+    assert "quota/* refused: not tried, for nobody answers" in told
+
+
 async def test_release_all_refuses_a_running_job_whose_later_pods_would_wait_for_ever(
     world: World, tmp_path: Path
 ) -> None:
@@ -1530,6 +1605,33 @@ async def test_watch_asks_again_until_it_is_interrupted(
         assert seen.count(line) >= 3, (line, seen)
 
 
+@pytest.mark.parametrize("asked", [["queues", "--watch"], ["top"]])
+async def test_who_watches_goes_on_when_the_api_server_is_back(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    """A control plane that is upgraded is away for longer than one request is repeated."""
+    await busy(world)
+    monkeypatch.setattr(options, "EVERY_S", 0.01)
+    monkeypatch.setattr(questions, "EVERY_S", 0.01)
+    looks, read, screen = 0, Ask.queues, io.StringIO()
+
+    async def broken(self: Ask, *given: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise Unavailable(503, "ServiceUnavailable", "it is upgraded")
+        if looks == 4:
+            raise KeyboardInterrupt
+        return await read(self, *given)
+
+    monkeypatch.setattr(Ask, "queues", broken)
+    watched = tell._Console(file=screen, force_terminal=True, width=160, height=40, legacy_windows=False)
+    monkeypatch.setattr(tell, "console", lambda **_: watched)
+    told = await run(world, tmp_path, *asked, code=options.INTERRUPTED)
+    assert looks == 4
+    assert "it is upgraded" in told.stderr + screen.getvalue()
+
+
 async def test_who_leads_is_read_where_the_controller_lives(world: World, tmp_path: Path) -> None:
     await lab(world)
     lease = {"holderIdentity": "replica", "leaseDurationSeconds": 15, "renewTime": rfc3339(4_000_000_000_000)}
@@ -1589,6 +1691,21 @@ async def test_completion_is_silent_where_there_is_no_cluster(tmp_path: Path) ->
     shell = ShellComplete(cli, {}, "muster", "_MUSTER_COMPLETE")
     given = ["why", "--kubeconfig", str(tmp_path / "none")]
     assert await asyncio.to_thread(shell.get_completions, given, "") == []
+
+
+async def test_quota_of_pods_is_summed_up_as_it_is_held_and_as_it_is_asked_for(world: World, tmp_path: Path) -> None:
+    """Of who waits in the same LocalQueue; in another there may be none of it."""
+    await lab(world)
+    held = admission("n1", "n2")
+    held["podSetAssignments"][0]["flavors"]["pods"] = "h100"
+    held["podSetAssignments"][0]["resourceUsage"]["pods"] = "2"
+    await with_workload(world, job("runs", status=STARTED), {"conditions": [RESERVED, ADMITTED_], "admission": held})
+    await with_workload(world, job("waits", pods=3), dict(PENDING))
+    await with_workload(world, job("elsewhere", queue="other", pods=4), dict(PENDING), queue="other")
+    (row,) = json.loads((await run(world, tmp_path, "jobs", "-n", "ml", "--by", "namespace", "-o", "json")).stdout)[
+        "rows"
+    ]
+    assert [(one["held"], one["asked"]) for one in row["amounts"] if one["resource"] == "pods"] == [(2, 3)]
 
 
 @pytest.mark.parametrize(

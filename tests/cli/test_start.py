@@ -106,6 +106,39 @@ def test_what_cannot_be_logged_ends_nobody_and_keeps_nobody(where: str) -> None:
     assert 100 < len(numbers) == 301 - left_out["lines"] - len(later)
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("asked", "code"), [("queues --kubeconfig none", 4), ("lint good.yaml", 0)])
+def test_who_has_no_streams_is_told_by_the_code(tmp_path: Path, asked: str, code: int, closed: str) -> None:
+    """As of a program that starts it with these closed; what it opens takes none of their numbers."""
+    (tmp_path / "good.yaml").write_text("{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}")
+    program = f"exec {sys.executable} -c 'from admission.cli import main; main()' {asked} {closed}"
+    done = subprocess.run(
+        ["sh", "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code, done.stderr
+
+
+def test_text_that_a_terminal_does_not_know_ends_nothing(tmp_path: Path) -> None:
+    """Of those whose locale is no UTF-8."""
+    text = "{apiVersion: muster.dev/v1beta1, kind: ClusterQueue, metadata: {name: a}, spec: {größe: 1}}"
+    (tmp_path / "queue.yaml").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", "from admission.cli import main; main()", "lint", str(tmp_path / "queue.yaml")],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "gr\\xf6\\xdfe" in done.stdout
+
+
 _RUNS_OUT = {
     "a task of it": "raise ExceptionGroup('tasks', [ExceptionGroup('of them', [MemoryError()])])",
     "what nobody waits for": "asyncio.get_running_loop().call_soon(bytearray, 1 << 60); await asyncio.sleep(3600)",

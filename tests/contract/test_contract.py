@@ -480,6 +480,24 @@ def test_apply_refused(api: Api) -> None:
     assert refusal(apply(api, GADGETS, gadget("none"), "one", "status")) == (404, "NotFound")
 
 
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"parts": [{"name": "a"}, {"name": "b"}, {"name": "a"}]}, '.spec.parts: duplicate entries for key [name="a"]'),
+        ({"tags": ["p", "p"]}, '.spec.tags: duplicate entries for key [="p"]'),
+        ({"parts": "none"}, ".spec.parts: expected list, got "),
+        ({"color": [1]}, ".spec.color: expected string, got "),
+    ],
+    ids=["twice in a list of entries", "twice in a set", "no list", "no text"],
+)
+def test_apply_of_what_is_not_as_the_kind_has_it_is_no_fault_of_the_object_s(api: Api, spec: Object, told: str) -> None:
+    """It is said as if the server had failed: by 500, and without a reason."""
+    status, answer = apply(api, GADGETS, gadget("g", **spec), "one")
+    assert (status, answer.get("reason", "")) == (500, "")
+    assert told in answer["message"]
+    assert refusal(api.call("GET", api.path(GADGETS, "g"))) == (404, "NotFound")
+
+
 @pytest.mark.parametrize("there", [False, True], ids=["created", "changed"])
 def test_apply_of_a_field_that_the_kind_lacks_changes_nothing(api: Api, there: bool) -> None:
     """Of several, the real one names those that it comes to first."""

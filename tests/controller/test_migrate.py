@@ -796,6 +796,24 @@ async def test_a_job_that_is_deleted_meanwhile_keeps_no_other_back(kueue, name, 
         assert rows["job/train"].message.startswith("it was deleted meanwhile: ")
 
 
+async def test_an_import_that_nobody_answers_any_more_says_what_it_has_done(kueue):
+    await put(kueue, JOBS["it waits"])
+    await kueue.put(theirs("ResourceFlavor", {"nodeLabels": {"gpu": "h100"}}))
+    left = [1]
+
+    def away(request: web.Request) -> web.Response | None:
+        if (request.method, request.path) == ("PATCH", TRAIN) and "dryRun" not in request.query:
+            left.clear()
+        return None if left else web.Response(status=503)
+
+    kueue.sandbox.faults.append(away)
+    rows = {row.subject: row for row in (await from_cluster(kueue.ask(), apply=True)).rows}
+    assert rows["resourceflavor/x"].did.value == "created"
+    assert rows["job/train"].did.value == "refused"
+    assert rows["job/train"].message.startswith("nobody knows whether it was written: ")
+    assert [row.did.value for subject, row in rows.items() if subject.startswith("cronjob")] == ["refused"]
+
+
 async def test_a_job_of_something_that_muster_does_not_manage_is_left_alone(kueue):
     owner = {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "ray", "uid": "u-ray", "controller": True}
     child = runs()

@@ -54,6 +54,10 @@ def test_an_object_of_a_namespaced_kind_has_a_namespace():
 TOO_LARGE = "etcdserver: request is too large"
 LARGER = "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2900027 vs. 2097152)"
 DENIED = 'admission webhook "w.example.com" denied the request: not in this namespace'
+TWICE = (
+    "failed to create typed patch object (/a; muster.dev/v1beta1, Kind=ClusterQueue): "
+    '.spec.resourceGroups[0].flavors: duplicate entries for key [name="h100"]'
+)
 AWAY = 'Internal error occurred: failed calling webhook "w.example.com": connection refused'
 
 
@@ -85,6 +89,7 @@ AWAY = 'Internal error occurred: failed calling webhook "w.example.com": connect
         (422, status(422, "Invalid"), kube.Invalid, "Invalid", "", False),
         (500, status(500, "", TOO_LARGE), kube.Invalid, "Internal Server Error", TOO_LARGE, False),
         (500, status(500, "", LARGER), kube.Invalid, "Internal Server Error", LARGER, False),
+        (500, status(500, "", TWICE), kube.Invalid, "Internal Server Error", TWICE, False),
         (302, "", kube.ApiError, "Found", "", False),
         (500, status(500, "InternalError"), kube.Unavailable, "InternalError", "", True),
         (500, status(500, "InternalError", AWAY), kube.Unavailable, "InternalError", AWAY, False),

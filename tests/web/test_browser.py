@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from admission.web import page
+from admission.web.view import View
 from tests.web.browser import Browser, browser, needs_browser
 from tests.web.running import NAMES, Running, job, running
 
@@ -93,6 +96,42 @@ async def test_a_tenant_signs_in_and_follows_a_job(town: Running, window: Browse
         assert window.complaints() == []
 
     await played(scene)
+
+
+async def test_two_replicas_behind_one_address(town: Running, window: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that tells of changes has counted far more of them than the one that answers, which does not lead."""
+    asked = 0
+    answered = View.queues
+
+    def counted(*given: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return answered(*given)
+
+    monkeypatch.setattr(View, "queues", counted)
+    monkeypatch.setattr(page, "FRESH_S", 0.0)
+    monkeypatch.setattr(page, "OLD_S", 0.0)
+    monkeypatch.setattr(type(town.controller.numbers), "leading", lambda _: False)
+    write = web.StreamResponse.write
+
+    async def ahead(self: web.StreamResponse, data: bytes) -> None:
+        await write(self, data.replace(b"data: ", b"data: 1000"))
+
+    monkeypatch.setattr(web.StreamResponse, "write", ahead)
+
+    def scene(_: Does) -> None:
+        window.open(str(town.http.make_url("/")))
+        window.sign_in("ops-token")
+        window.reads("Live", "team-a", "This replica does not lead: reasons are those that were last written.")
+
+    await played(scene)
+    quiet = asked
+    while True:  # until nothing is asked for as long as some looks would take
+        await asyncio.sleep(4)
+        if asked == quiet:
+            break
+        assert asked < 20, "it asks again and again for what it is never told"
+        quiet = asked
 
 
 async def test_what_people_write_is_text(town: Running, window: Browser) -> None:

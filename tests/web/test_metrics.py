@@ -524,6 +524,40 @@ async def test_readiness_says_what_is_missing(why_not: str, status: int) -> None
         await runner.cleanup()
 
 
+async def test_who_opens_connections_without_end_keeps_nobody_out_and_fills_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each costs the process that decides some of its memory, for as long as it is open."""
+    monkeypatch.setattr(health, "MOST_CONNECTIONS", 8)
+    runner = await health.serve(health.application(ready=lambda: "", metrics=lambda: ()), "127.0.0.1:0")
+    host, port = runner.addresses[0][:2]
+    streams = [await asyncio.open_connection(host, port) for _ in range(50)]
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}/healthz") as answer:
+            assert answer.status == 200
+        async with asyncio.timeout(60):
+            ended = await asyncio.gather(*(reader.read() for reader, _ in streams[:42]))
+        assert set(ended) == {b""}, "the oldest make room"
+        assert runner.server is not None
+        assert len(runner.server.connections) <= 8
+    finally:
+        for _, writer in streams:
+            writer.close()
+        await runner.cleanup()
+
+
+async def test_who_asks_nothing_for_a_while_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "IDLE_S", 0.05)
+    runner = await health.serve(health.application(ready=lambda: "", metrics=lambda: ()), "127.0.0.1:0")
+    try:
+        reader, writer = await asyncio.open_connection(*runner.addresses[0][:2])
+        async with asyncio.timeout(60):
+            assert await reader.read() == b""
+        writer.close()
+    finally:
+        await runner.cleanup()
+
+
 async def test_a_scrape_lets_others_have_their_turn() -> None:
     turns: list[str] = []
 

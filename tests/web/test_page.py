@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from admission.engine.model import Workload
+from admission.sandbox.store import User
 from admission.web import page, stories
 from admission.web.stories import Stories
 from admission.web.view import View
@@ -272,6 +273,18 @@ async def test_changes_are_told_to_so_many_and_no_more(town: Running, monkeypatc
     async with asyncio.timeout(300):  # a place is free again as soon as it shows that nobody reads
         while await room() != 200:
             await asyncio.sleep(0.02)
+
+
+async def test_the_accounts_of_a_namespace_are_one_reader(town: Running) -> None:
+    """Whoever may make ServiceAccounts could take the places of all."""
+    for i in range(page.MOST_STREAMS_OF_ONE + 1):
+        town.cluster.users[f"account-{i}"] = User(f"system:serviceaccount:team-a:account-{i}", ("team-a",))
+    town.cluster.users["other"] = User("system:serviceaccount:team-b:account-0", ("team-b",))
+    tokens = [f"account-{i}" for i in range(page.MOST_STREAMS_OF_ONE + 1)] + ["other", "ann-token"]
+    asked = [await town.http.get("/api/changes", headers={"Authorization": f"Bearer {one}"}) for one in tokens]
+    assert [one.status for one in asked] == [200] * page.MOST_STREAMS_OF_ONE + [503, 200, 200]
+    for one in asked:
+        one.close()
 
 
 async def test_many_pages_cost_one_answer_a_second(town: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from admission.engine.cycle import decide
 from admission.engine.model import (
@@ -28,6 +29,7 @@ from admission.engine.model import (
     Quota,
     ResourceGroup,
     StopPolicy,
+    Strategy,
     Taint,
     Verdict,
     Workload,
@@ -172,6 +174,30 @@ def test_pages_make_the_whole_and_nobody_sees_too_much(
     seen = {gang["namespace"] for node in nodes for gang in node["gangs"]} - {""}
     assert namespaces is None or seen <= namespaces
     assert state.drift() == []
+
+
+@pytest.mark.parametrize("leading", [True, False])
+def test_who_waits_behind_another_is_told_of_its_job(leading: bool) -> None:
+    """A Workload's name is nothing that `muster why` could be asked about."""
+    state = built([(0, "main", 12, 0, "", 0), (0, "main", 1, 0, "", 0)], None, None)
+    state.apply(Put(structs.replace(state.queues["q0"], strategy=Strategy.STRICT_FIFO)))
+
+    class Named(Source):
+        def owner(self, key: Key) -> tuple[str, str]:
+            return "Job", f"train-{key[1]}"
+
+    source = Named(state, leading)
+    source.verdict = lambda key: None  # type: ignore[method-assign]  # nothing was found of late
+    job = View(source).job(("n0", "w01"))
+    assert job["message"] == "Waits behind Job n0/train-w00, the first of a StrictFIFO queue"
+
+
+@pytest.mark.parametrize(("more", "place"), [({}, 2), ({"gated": "somebody"}, None), ({"active": False}, None)])
+def test_who_does_not_stand_in_line_has_no_place_in_it(more: dict[str, Any], place: int | None) -> None:
+    state = built([(0, "main", 12, 0, "", 0), (0, "main", 12, 0, "", 0)], None, None)
+    state.apply(Put(structs.replace(state.workloads["n0", "w01"], **more)))
+    view = View(Source(state, True))
+    assert view.job(("n0", "w01")).get("position") == place
 
 
 def test_queues_beyond_what_is_shown_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

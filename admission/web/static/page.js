@@ -229,7 +229,7 @@ async function show(moved) {
     me ??= await api("me");
     const [answer, title, body] = await views[name](query);
     if (turn !== showing) return;
-    greet();
+    greet(answer.leading);
     has = answer.revision ?? wanted;
     const text = JSON.stringify({ ...answer, now: 0, revision: 0 });
     // Ages move on with the next change; what somebody has selected is not taken from under them.
@@ -257,10 +257,11 @@ function put(title, body, moved) {
   else if (moved && moved !== "first") main.focus();
 }
 
-function greet() {
+function greet(leading) {
   leave.hidden = !sessionStorage.getItem(TOKEN);
   const sees = me.namespaces === null ? "all namespaces" : me.namespaces.length ? `namespaces ${me.namespaces.join(", ")}` : "no namespace";
-  document.getElementById("who").textContent = `${me.user}, who sees ${sees}.`;
+  document.getElementById("who").textContent = `${me.user}, who sees ${sees}.`
+    + (leading === false ? " This replica does not lead: reasons are those that were last written." : "");
 }
 
 function login(problem) {
@@ -322,12 +323,13 @@ async function listen(stop) {
         const events = (rest + value).split("\n\n");
         rest = events.pop();
         for (const event of events) if (event.startsWith("event: changed")) wanted = Number(event.split("data: ")[1]);
-        while (events.length && has !== wanted && !paused && !document.hidden) {
+        // The server gives an answer again for a second: the first may be older than what was told. The second is not, or
+        // is of another replica, which counts for itself.
+        for (let look = 0; look < 2 && events.length && has !== wanted && !paused && !document.hidden; look++) {
           const before = wanted;
+          if (look) await wait(1000);
           await show(false);
-          // The server gives an answer again for a second; this one may be older than what was told.
           if (has >= before || stop.aborted) break;
-          await wait(1000);
         }
       }
     } catch {
