@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -129,7 +130,7 @@ class Webhook:
         may_admit = await self._access.allowed(user, self._names.group, "workloads", "admit")
         runs = await self._access.allowed(user, JOBSET_GROUP, "jobsets", "update", "status")
         pods = of_pod and await self._access.allowed(user, "", "pods", "delete")
-        return Caller(text(user.get("username")), may_admit, runs, pods, manager)
+        return Caller(text(user.get("username")), may_admit, runs, pods, field_manager=manager)
 
     async def _default_queue(self, asked: Json) -> list[Operation] | str:
         new, _ = _objects(asked)
@@ -176,7 +177,10 @@ class Webhook:
         options = obj(_objects(asked)[0].get("deleteOptions"))
         if not hold.is_patient(options, limits=self._limits):
             return []  # as good as all
-        return hold.validate_delete(None, options, await self._caller(asked), self._names, limits=self._limits) or []
+        caller = await self._caller(asked)
+        drains = await self._access.allowed(obj(asked.get("userInfo")), "", "pods", "create", "eviction")
+        caller = replace(caller, evicts_all=drains)
+        return hold.validate_delete(None, options, caller, self._names, limits=self._limits) or []
 
 
 def _objects(asked: Json) -> tuple[Json, Json | None]:

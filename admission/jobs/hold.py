@@ -121,6 +121,8 @@ class Caller:
     """May write the status of JobSets in all namespaces: the JobSet controller."""
     runs_pods: bool = False
     """May delete pods in all namespaces: a controller of Kubernetes (of Jobs, of garbage), no tenant."""
+    evicts_all: bool = False
+    """May evict pods in all namespaces: drains nodes (cluster-autoscaler), no tenant."""
     field_manager: str = ""
 
     def is_us(self, names: Names) -> bool:
@@ -571,7 +573,8 @@ def validate_delete(
     """Why a pod must not be deleted so; None when it may. Once it is being deleted nobody else shortens its grace.
     pod: None of one that is evicted, for an Eviction does not say whose it is."""
     of_gang = pod is None or is_managed(pod, names)
-    long = of_gang and is_patient(options, limits=limits) and not caller.may_admit
+    lawful = caller.may_admit or (pod is None and caller.evicts_all)
+    long = of_gang and is_patient(options, limits=limits) and not lawful
     return Messages(names, limits).pod_grace if long else None
 
 

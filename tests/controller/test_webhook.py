@@ -35,6 +35,11 @@ class Authorizer:
         self.asked += 1
         attributes = obj["spec"]["resourceAttributes"]
         allowed = obj["spec"]["user"] in ADMINS and attributes["verb"] in ("admit", "update")
+        allowed |= (obj["spec"]["user"], attributes["verb"], attributes["subresource"]) == (
+            "drain",
+            "create",
+            "eviction",
+        )
         return {**obj, "status": {"allowed": allowed}}
 
 
@@ -136,7 +141,14 @@ async def test_pods_are_pinned_and_unpinned_ones_refused(client: TestClient[Any,
 
 @pytest.mark.parametrize(
     ("grace", "user", "allowed"),
-    [(None, "ann", True), (3600, "ann", True), (3601, "ann", False), (10**9, "ann", False), (3601, "admin", True)],
+    [
+        (None, "ann", True),
+        (3600, "ann", True),
+        (3601, "ann", False),
+        (10**9, "ann", False),
+        (3601, "admin", True),
+        (10**9, "drain", True),
+    ],
 )
 async def test_who_is_evicted_ends_in_time(
     client: TestClient[Any, Any], authorizer: Authorizer, grace: int | None, user: str, allowed: bool

@@ -766,6 +766,11 @@ def test_a_pod_of_a_gang_ends_in_time(options: Json, refused: str | None) -> Non
     assert validate_delete(pod(), options, TENANT, NAMES) == refused
     assert validate_delete(pod(), options, ADMIN, NAMES) is None
     assert validate_delete({"metadata": {}}, options, TENANT, NAMES) is None
+    # An Eviction does not say whose pod it is: who drains nodes gives pods of others the time that they have.
+    drainer = Caller("system:serviceaccount:kube-system:cluster-autoscaler", evicts_all=True)
+    for caller, said in ((TENANT, refused), (ADMIN, None), (drainer, None)):
+        assert validate_delete(None, options, caller, NAMES) == said
+    assert validate_delete(pod(), options, drainer, NAMES) == refused
 
 
 def test_where_every_job_is_governed_no_pod_is_above_gangs() -> None:
