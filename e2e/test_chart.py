@@ -362,7 +362,8 @@ def test_by_webhook_after_an_upgrade_and_after_uninstall_nothing_is_in_the_way(
     objects = release.upgrade(hold="webhook")
     assert not cp.list("mutatingadmissionpolicies")
     guards = {p["metadata"]["name"] for p in cp.list("validatingadmissionpolicies")}
-    assert guards == {"muster-priority-class", "muster-kinds"}
+    beside = ("priority-class", "kinds", "job-templates", "jobset-templates", "pod-deletes", "pod-evictions")
+    assert guards == {f"muster-{one}" for one in beside}
     # Nobody ran for years: leaf and CA have ended. Who starts next makes them anew, and tells the API server.
     ended = certificates.issue(None, ["127.0.0.1"], datetime.now(UTC) - timedelta(days=6 * 365))  # noqa: TID251 - TLS looks
     stored = {key: base64.b64encode(value).decode() for key, value in ended.data().items()}
@@ -391,6 +392,13 @@ def test_by_webhook_after_an_upgrade_and_after_uninstall_nothing_is_in_the_way(
     _judge_rights(cp, mark, "webhook")
     with pytest.raises(ApiError):
         cp.create(job("vision", "nobody-answers"))
+    # Nor does our mark get by meanwhile: when somebody answers again its pods would be taken for those of a gang.
+    marked = {**pod_template(0), "metadata": {"labels": {NAMES.managed_label: "true"}}}
+    of_set = jobset("vision", "marked", {"a": (1, 1)}, queue=None)
+    of_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = marked
+    for made in (job("vision", "marked", queue=None, template=marked), of_set):
+        with pytest.raises(ApiError, match="written by Muster only"):
+            cp.create(made)
     release.uninstall()
     assert cp.find("mutatingwebhookconfigurations", "muster") is None
     assert cp.find("secrets", "muster-webhook", HOME) is None
