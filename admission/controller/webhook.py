@@ -89,7 +89,7 @@ class Webhook:
         return runner
 
     def _handler(
-        self, review: Callable[[Json], Awaitable[list[Operation] | str]]
+        self, review: Callable[[Json, str], Awaitable[list[Operation] | str]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             if self.leaving:  # its connection was still being made when the server was closed
@@ -102,7 +102,7 @@ class Webhook:
             if not asked.get("uid"):
                 return web.Response(status=400, text="the body is no AdmissionReview")
             try:
-                answer = await review(asked)
+                answer = await review(asked, request.remote or "")
             except (ApiError, OSError, TimeoutError) as error:
                 if self._unjudged.due():
                     log.warning("not reviewed", path=request.path, error=str(error), times=self._unjudged.times)
@@ -123,34 +123,34 @@ class Webhook:
 
         return handle
 
-    async def _caller(self, asked: Json, *, of_pod: bool = False) -> Caller:
+    async def _caller(self, asked: Json, source: str, *, of_pod: bool = False) -> Caller:
         """Who asks, and what the authorizer says of them."""
         user = obj(asked.get("userInfo"))
         manager = text(obj(asked.get("options")).get("fieldManager"))
-        may_admit = await self._access.allowed(user, self._names.group, "workloads", "admit")
-        runs = await self._access.allowed(user, JOBSET_GROUP, "jobsets", "update", "status")
-        pods = of_pod and await self._access.allowed(user, "", "pods", "delete")
+        may_admit = await self._access.allowed(user, self._names.group, "workloads", "admit", source=source)
+        runs = await self._access.allowed(user, JOBSET_GROUP, "jobsets", "update", "status", source=source)
+        pods = of_pod and await self._access.allowed(user, "", "pods", "delete", source=source)
         return Caller(text(user.get("username")), may_admit, runs, pods, field_manager=manager)
 
-    async def _default_queue(self, asked: Json) -> list[Operation] | str:
+    async def _default_queue(self, asked: Json, _source: str) -> list[Operation] | str:
         new, _ = _objects(asked)
         there = self._has_queue(text(asked.get("namespace")), DEFAULT_QUEUE)
         return hold.default_queue(new, self._names) if there else []
 
-    async def _mutate_job(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
+    async def _mutate_job(self, asked: Json, source: str, *, governed: bool = False) -> list[Operation] | str:
         new, old = _objects(asked)
-        caller = await self._caller(asked) if old is not None or governed else Caller()
+        caller = await self._caller(asked, source) if old is not None or governed else Caller()
         return hold.mutate_job(old, new, caller, self._names, identities=self._identities, governed=governed)
 
-    async def _validate_job(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
+    async def _validate_job(self, asked: Json, source: str, *, governed: bool = False) -> list[Operation] | str:
         new, old = _objects(asked)
-        caller = await self._caller(asked)
+        caller = await self._caller(asked, source)
         refused = hold.validate_job(
             old, new, caller, self._names, identities=self._identities, limits=self._limits, governed=governed
         )
         return refused or []
 
-    async def _mutate_pod(self, asked: Json) -> list[Operation] | str:
+    async def _mutate_pod(self, asked: Json, _source: str) -> list[Operation] | str:
         pod, _ = _objects(asked)
         try:
             return hold.mutate_pod(pod, self._names)
@@ -159,10 +159,10 @@ class Webhook:
                 return hold.Messages(self._names).pod_marker
             return f"this pod belongs to an admitted gang and cannot be placed: {error}"
 
-    async def _validate_pod(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
+    async def _validate_pod(self, asked: Json, source: str, *, governed: bool = False) -> list[Operation] | str:
         pod, old = _objects(asked)
         if text(asked.get("operation")) == "DELETE":
-            caller, options = await self._caller(asked), obj(asked.get("options"))
+            caller, options = await self._caller(asked, source), obj(asked.get("options"))
             return hold.validate_delete(obj(old), options, caller, self._names, limits=self._limits) or []
 
         def refused(caller: Caller) -> str | None:
@@ -171,14 +171,15 @@ class Webhook:
         if refused(Caller(text(obj(asked.get("userInfo")).get("username")))) is None:
             return []
         # Most pods are made by the Job controller; only for others does the right to admit matter.
-        return refused(await self._caller(asked, of_pod=True)) or []
+        return refused(await self._caller(asked, source, of_pod=True)) or []
 
-    async def _validate_eviction(self, asked: Json) -> list[Operation] | str:
+    async def _validate_eviction(self, asked: Json, source: str) -> list[Operation] | str:
         options = obj(_objects(asked)[0].get("deleteOptions"))
         if not hold.is_patient(options, limits=self._limits):
             return []  # as good as all
-        caller = await self._caller(asked)
-        drains = await self._access.allowed(obj(asked.get("userInfo")), "", "pods", "create", "eviction")
+        caller = await self._caller(asked, source)
+        user = obj(asked.get("userInfo"))
+        drains = await self._access.allowed(user, "", "pods", "create", "eviction", source=source)
         caller = replace(caller, evicts_all=drains)
         return hold.validate_delete(None, options, caller, self._names, limits=self._limits) or []
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +15,7 @@ from admission.controller.webhook import BODY_LIMIT, Webhook, configurations
 from admission.engine.model import matches
 from admission.jobs.hold import Messages
 from admission.jobs.values import label_selector
-from admission.kube.access import Access, Unfenced
+from admission.kube.access import RIGHTS_AT_ONCE, RIGHTS_WAITING, Access, Unfenced
 from admission.kube.client import Client, Unavailable
 from admission.kube.flow import Flow
 from admission.names import JOB_COMPLETION_INDEX, Names
@@ -171,6 +172,28 @@ async def test_the_authorizer_is_asked_seldom(
     clock.now = 6
     await ask(client, "/mutate-jobs", review(job(False), job(True)))
     assert authorizer.asked == 4
+
+
+async def test_a_pod_that_asks_without_end_keeps_the_api_server_waiting_for_nothing(authorizer: Authorizer) -> None:
+    """Whoever reaches the port may ask in anybody's name."""
+    gate, reviewed = asyncio.Event(), authorizer.create
+
+    async def create(path: str, obj: dict[str, Any], /) -> dict[str, Any]:
+        await gate.wait()
+        return await reviewed(path, obj)
+
+    authorizer.create = create  # type: ignore[method-assign]
+    found = Access(authorizer)
+    people = [{"username": f"nobody-{n}"} for n in range(RIGHTS_AT_ONCE + RIGHTS_WAITING)]
+    asked = [found.allowed(one, NAMES.group, "workloads", "admit", source="10.0.0.9") for one in people]
+    flood = [asyncio.ensure_future(one) for one in asked]
+    async with TestClient(TestServer(Webhook(found, NAMES).app)) as client:
+        asking = asyncio.ensure_future(ask(client, "/mutate-jobs", review(job(False), job(True))))
+        while not any(one.done() for one in flood):  # somebody of the longest line goes
+            await asyncio.sleep(0)
+        gate.set()
+        assert await asking == (True, HELD)
+    await asyncio.gather(*flood, return_exceptions=True)
 
 
 async def test_where_nobody_says_who_asks_that_is_said_to_him_and_once_in_the_log(
