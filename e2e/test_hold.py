@@ -843,6 +843,7 @@ CHANGES: dict[str, Object] = {
     "label changed, on": {"metadata": {"labels": {NAMES.queue_label: "z"}}, "spec": {"suspend": False}},
     "pause": {"metadata": {"labels": {NAMES.pause_label: "true"}}},
     "restore written": {"metadata": {"annotations": {RESTORE: "{}"}}},
+    "restore emptied": {"metadata": {"annotations": {RESTORE: ""}}},
     "restore removed": {"metadata": {"annotations": {RESTORE: None}}},
     "grows": {"spec": {"parallelism": 9}},
     "marker": _in_template({"metadata": {"labels": {NAMES.managed_label: "true"}}}),
@@ -1068,6 +1069,8 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
             )
         ),
         "restore": edit(lambda new: new["metadata"].update(annotations={})),
+        "restore emptied": edit(lambda new: new["metadata"].setdefault("annotations", {}).update({RESTORE: ""})),
+        "without Jobs": edit(lambda new: new["spec"].pop("replicatedJobs")),
         "replaced": edit(
             lambda new: [
                 new["metadata"].pop("annotations", 0),
