@@ -418,12 +418,17 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
         config={**where, "defaultQueueName": "main", "holdProofPeriod": "1s"},
         refuseBarePods=["nvidia.com/gpu", "memory", "deviceclass.resource.kubernetes.io/gpu", "resourceClaims"],
     )
-    cp.namespace("governed", {"muster": "governed"})
+    cp.namespace("governed")
     cp.namespace("free")
 
-    def pod(namespace: str, gpus: int) -> Object:
+    def pod(namespace: str, gpus: int, name: str = "bare") -> Object:
         spec = pod_template(gpus)["spec"]
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare", "namespace": namespace}, "spec": spec}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+    there = pod("governed", 0, "there")
+    there["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1", "memory": "1Gi"}}
+    cp.create(there)
+    cp.namespace("governed", {"muster": "governed"})
 
     def refused() -> bool:
         try:
@@ -446,14 +451,15 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
             cp.create(asks, dryRun="All")
     cp.create(pod("governed", 0))
 
-    def resize(**amounts: str) -> None:
+    def resize(name: str, **amounts: str) -> None:
         more = {"spec": {"containers": [{"name": "c", "resources": {"requests": amounts}}]}}
-        cp.patch("pods", "bare", more, "governed", subresource="resize", content_type=STRATEGIC, dryRun="All")
+        cp.patch("pods", name, more, "governed", subresource="resize", content_type=STRATEGIC, dryRun="All")
 
-    resize(cpu="500m")
-    with pytest.raises(ApiError, match="make a Job or a JobSet"):
-        resize(memory="1Gi")
-    cp.delete("pods", "bare", "governed", gracePeriodSeconds=0)
+    for name, memory in (("bare", "1Gi"), ("there", "2Gi")):
+        resize(name, cpu="500m")
+        with pytest.raises(ApiError, match="make a Job or a JobSet"):
+            resize(name, memory=memory)
+        cp.delete("pods", name, "governed", gracePeriodSeconds=0)
     with pytest.raises(ApiError, match="remove Muster first"):
         cp.delete("customresourcedefinitions", "workloads.muster.dev", dryRun="All")
     cp.create(pod("free", 1), dryRun="All")
