@@ -13,6 +13,7 @@ still come and go.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,12 +32,18 @@ from admission.jobs.requests import LIMITS, Limits
 from admission.kube.access import Access
 from admission.kube.client import ApiError
 from admission.kube.flow import Told
+from admission.kube.lanes import Shares
 from admission.names import DEFAULT_QUEUE, JOBSET_GROUP, JOBSET_NAME_LABEL, Names
 
 log = structlog.get_logger("muster.webhook")
 
 BODY_LIMIT = 3 << 20
 """Bytes; the API server itself takes objects of 3 MiB at most, so old and new together are refused above twice that."""
+
+PLACE, PLACES = 16 << 10, 2048
+"""Bytes, and how many times so many are read and reviewed at a time: whoever reaches the port may send some."""
+READ_S = 5.0
+"""So long a request may take to come: the API server waits no longer for its answer."""
 
 ADMISSION_API = "admission.k8s.io/v1"
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
@@ -64,6 +71,7 @@ class Webhook:
         """Who asks is to close the connection when it has its answer."""
         self.leaving = False
         """No more is reviewed: what this needs to answer is closed."""
+        self._shares = Shares(PLACES)
         self._unjudged = Told()
         self.reviewed: dict[tuple[str, bool], int] = {}
         """(path, allowed) -> how many; for metrics."""
@@ -80,6 +88,11 @@ class Webhook:
         ):
             self.app.router.add_post(path, self._handler(review))
 
+    @property
+    def reading(self) -> int:
+        """Bytes of the requests that are read and reviewed now, in whole places."""
+        return self._shares.total * PLACE
+
     async def serve(self, port: int, tls: ssl.SSLContext | None, *, host: str | None = None) -> web.AppRunner:
         """Listen; the caller cleans the runner up."""
         # Whoever still waits for the authorizer then is not waited for: the process has some seconds to end.
@@ -94,15 +107,35 @@ class Webhook:
         async def handle(request: web.Request) -> web.Response:
             if self.leaving:  # its connection was still being made when the server was closed
                 return web.Response(status=503, text="this replica is leaving")
+            size, source = request.content_length, request.remote or ""
+            if size is None:
+                return web.Response(status=411, text="say how long the body is")
+            if size > 2 * BODY_LIMIT:  # nor may it hold places as if it came
+                raise web.HTTPRequestEntityTooLarge(2 * BODY_LIMIT, size)
+            if not self._shares.may_take(source):
+                return web.Response(status=503, text="too much is being reviewed; try again in a moment")
+            places = 1 + size // PLACE
+            self._shares.take(source, places)
             try:
-                body = _decode(await request.read())
+                return await reviewed(request, source)
+            finally:
+                self._shares.give_back(source, places)
+
+        async def reviewed(request: web.Request, source: str) -> web.Response:
+            try:
+                async with asyncio.timeout(READ_S):
+                    read = await request.read()
+            except TimeoutError:
+                return web.Response(status=408, text="the body did not come")
+            try:
+                body = _decode(read)
             except msgspec.DecodeError as error:
                 return web.Response(status=400, text=f"the body is no JSON object: {error}")
             asked = obj(body.get("request"))
             if not asked.get("uid"):
                 return web.Response(status=400, text="the body is no AdmissionReview")
             try:
-                answer = await review(asked, request.remote or "")
+                answer = await review(asked, source)
             except (ApiError, OSError, TimeoutError) as error:
                 if self._unjudged.due():
                     log.warning("not reviewed", path=request.path, error=str(error), times=self._unjudged.times)

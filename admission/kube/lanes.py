@@ -76,12 +76,12 @@ class Shares:
         held = self._held[lane] if lane else 0
         return free > 0 and (not held or held < 3 * (free - self.most // 8))
 
-    def take(self, lane: Hashable) -> None:
-        self.total += 1
-        self._held[lane] += 1
+    def take(self, lane: Hashable, places: int = 1) -> None:
+        self.total += places
+        self._held[lane] += places
 
-    def give_back(self, lane: Hashable) -> None:
-        self.total -= 1
-        self._held[lane] -= 1
+    def give_back(self, lane: Hashable, places: int = 1) -> None:
+        self.total -= places
+        self._held[lane] -= places
         if not self._held[lane]:
             del self._held[lane]

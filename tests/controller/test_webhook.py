@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
+from admission.controller import webhook
 from admission.controller.webhook import BODY_LIMIT, Webhook, configurations
 from admission.engine.model import matches
 from admission.jobs.hold import Messages
@@ -63,8 +64,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def client(authorizer: Authorizer, clock: Clock) -> AsyncIterator[TestClient[Any, Any]]:
-    webhook = Webhook(Access(authorizer, clock=clock), NAMES)
-    async with TestClient(TestServer(webhook.app)) as made:
+    async with TestClient(TestServer(Webhook(Access(authorizer, clock=clock), NAMES).app)) as made:
         yield made
 
 
@@ -221,8 +221,8 @@ async def test_a_write_that_waits_for_the_webhook_does_not_keep_it_waiting() -> 
     """The API server asks the webhook about each write of the controller, and answers when it has its answer."""
     started = review(job(False), job(True), user="muster", manager=NAMES.job_manager)
     async with Server() as server, Client.plain(server.url, flow=Flow(start=1, most=1), write_timeout=5) as kube:
-        webhook = Webhook(Access(Unfenced(kube)), NAMES)
-        async with TestClient(TestServer(webhook.app)) as hook:
+        made = Webhook(Access(Unfenced(kube)), NAMES)
+        async with TestClient(TestServer(made.app)) as hook:
 
             async def admit(_: web.Request) -> web.Response:
                 allowed, _ = await ask(hook, "/validate-jobs", started)
@@ -240,6 +240,49 @@ async def test_a_write_that_waits_for_the_webhook_does_not_keep_it_waiting() -> 
 async def test_what_is_no_review_is_refused(client: TestClient[Any, Any], body: bytes, status: int) -> None:
     for path in ("/mutate-jobs", "/validate-pods"):
         assert (await client.post(path, data=body)).status == status
+
+
+async def _begins(server: TestServer, size: int) -> asyncio.StreamReader:
+    """A request of a pod's, of which no more comes than its head."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
+    writer.write(f"POST /mutate-jobs HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode())
+    await writer.drain()
+    reader.writer = writer  # type: ignore[attr-defined] # kept open as long as it
+    return reader
+
+
+async def test_so_much_is_read_at_a_time_of_one_address_and_of_others_all_the_same(authorizer: Authorizer) -> None:
+    made = Webhook(Access(authorizer), NAMES)
+    server = TestServer(made.app)
+    async with TestClient(server) as client:
+        begun = [await _begins(server, 2 * BODY_LIMIT) for _ in range(64)]
+        told = [asyncio.ensure_future(one.readline()) for one in begun]
+        while made.reading < (64 - sum(one.done() for one in told)) * 2 * BODY_LIMIT:
+            await asyncio.sleep(0)
+        assert {one.result() for one in told if one.done()} == {b"HTTP/1.1 503 Service Unavailable\r\n"}
+        assert 0 < made.reading <= 32 << 20
+        assert await (await _begins(server, 1 << 40)).readline() == b"HTTP/1.1 413 Request Entity Too Large\r\n"
+        assert await ask(client, "/mutate-jobs", review(job(False), job(True))) == (True, HELD)
+        for one in told:
+            one.cancel()
+
+
+async def test_a_request_that_does_not_come_is_not_waited_for(
+    authorizer: Authorizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook, "READ_S", 0.01)
+    made = Webhook(Access(authorizer), NAMES)
+    server = TestServer(made.app)
+    async with TestClient(server) as client:
+        late = await _begins(server, BODY_LIMIT)
+        assert await late.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
+        assert made.reading == 0
+        no_length = await client.post("/mutate-jobs", data=_in_parts())
+        assert no_length.status == 411
+
+
+async def _in_parts() -> AsyncIterator[bytes]:
+    yield b"{}"
 
 
 async def test_objects_of_any_shape_are_answered(client: TestClient[Any, Any]) -> None:
