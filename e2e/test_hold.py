@@ -1068,6 +1068,13 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
                 new["spec"]["replicatedJobs"][0]["template"].setdefault("metadata", {}).update(labels=dict(LABEL))
             )
         ),
+        "restore inside": edit(
+            lambda new: (
+                new["spec"]["replicatedJobs"][0]["template"]
+                .setdefault("metadata", {})
+                .update(annotations={RESTORE: "{}"})
+            )
+        ),
         "restore": edit(lambda new: new["metadata"].update(annotations={})),
         "restore emptied": edit(lambda new: new["metadata"].setdefault("annotations", {}).update({RESTORE: ""})),
         "without Jobs": edit(lambda new: new["spec"].pop("replicatedJobs")),

@@ -691,9 +691,13 @@ def _jobset_templates(names: Names, settings: Settings) -> list[Object]:
             f"variables.before.exists(o, o.name == r.name && {there('o')} && {value('o')} == {value('r')})))"
         )
 
-    def labelled(r: str) -> str:
+    def says(r: str, kind: str, key: str) -> str:
         meta = f"{r}.template.metadata"
-        return f"(has({meta}) && has({meta}.labels) && {_text(names.queue_label)} in {meta}.labels)"
+        return f"(has({meta}) && has({meta}.{kind}) && {_text(key)} in {meta}.{kind})"
+
+    def said_before(kind: str, key: str) -> str:
+        had = f"variables.before.exists(o, o.name == r.name && {says('o', kind, key)})"
+        return f"variables.now.all(r, !{says('r', kind, key)} || {had})"
 
     same = (
         f"{_same('spec.failurePolicy')} && "
@@ -701,7 +705,6 @@ def _jobset_templates(names: Names, settings: Settings) -> list[Object]:
         "variables.before.exists(o, o.name == r.name && has(o.replicas) == has(r.replicas) && "
         "(!has(o.replicas) || o.replicas == r.replicas) && o.template.spec == r.template.spec))"
     )
-    had_label = f"variables.before.exists(o, o.name == r.name && {labelled('o')})"
     gate = (
         f"variables.now.all(r, !{_gated(f'r.{inner}.spec', names)} || variables.before.exists(o, "
         f"o.name == r.name && {_gated(f'o.{inner}.spec', names)}))"
@@ -713,7 +716,8 @@ def _jobset_templates(names: Names, settings: Settings) -> list[Object]:
         {"resourceRules": _rules(JOBSETS)},
         [_by_others(names)],
         [
-            (f"variables.now.all(r, !{labelled('r')} || {had_label})", say.template_label),
+            (said_before("labels", names.queue_label), say.template_label),
+            (said_before("annotations", names.inverse_annotation), say.inverse),
             (_frozen(names, same), say.frozen),
             (f"({clean}) || ({_restored(names)})", say.reserved),
         ],

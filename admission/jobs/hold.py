@@ -416,6 +416,13 @@ def _queue_labels_inside(job: Json | None, names: Names) -> set[str]:
     return {text(entry.get("name")) for entry in entries if names.queue_label in labels_of(entry.get("template"))}
 
 
+def _notes_inside(job: Json | None, names: Names) -> set[str]:
+    """Replicated jobs whose Jobs would have our note, with which nobody can make them."""
+    entries = objects(obj(obj(job).get("spec")).get("replicatedJobs"))
+    noted = (entry for entry in entries if names.inverse_annotation in annotations_of(entry.get("template")))
+    return {text(entry.get("name")) for entry in noted}
+
+
 def _owners(raw: Json) -> list[object]:
     return items(obj(raw.get("metadata")).get("ownerReferences"))
 
@@ -468,6 +475,8 @@ def validate_job(
         return say.limit
     if _queue_labels_inside(new, names) - _queue_labels_inside(old, names):
         return say.template_label
+    if _notes_inside(new, names) - _notes_inside(old, names):
+        return say.inverse
     if kind is JOB and (_is_child(old) or _is_child(new)) and not caller.writes_children(identities):
         kept = old is not None and all(of(old) == of(new) for of in (_owners, _place_in_set, partial(_sizes, kind)))
         if not kept:

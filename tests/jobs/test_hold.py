@@ -443,6 +443,13 @@ def test_templates_of_jobsets() -> None:
     assert validate_job(None, labelled, TENANT, NAMES) == SAY.template_label
     # One that was there before goes on.
     assert validate_job(labelled, copy.deepcopy(labelled), TENANT, NAMES) is None
+    # The JobSet controller could make none of its Jobs, time and again.
+    noted = jobset()
+    noted["spec"]["replicatedJobs"][0]["template"]["metadata"] = {"annotations": {NAMES.inverse_annotation: "{}"}}
+    child = job(label=None, ownerReferences=CHILD, annotations={NAMES.inverse_annotation: "{}"})
+    assert validate_job(None, child, JOBSETS, NAMES) == SAY.inverse
+    assert validate_job(None, noted, TENANT, NAMES) == SAY.inverse
+    assert validate_job(noted, copy.deepcopy(noted), TENANT, NAMES) is None
     marked = jobset()
     marked["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["metadata"] = {
         "labels": {NAMES.managed_label: "t"}
