@@ -362,7 +362,8 @@ def test_by_webhook_after_an_upgrade_and_after_uninstall_nothing_is_in_the_way(
     objects = release.upgrade(hold="webhook")
     assert not cp.list("mutatingadmissionpolicies")
     guards = {p["metadata"]["name"] for p in cp.list("validatingadmissionpolicies")}
-    assert guards == {"muster-priority-class", "muster-kinds"}
+    beside = ("priority-class", "kinds", "job-templates", "jobset-templates", "pod-deletes", "pod-evictions")
+    assert guards == {f"muster-{one}" for one in beside}
     # Nobody ran for years: leaf and CA have ended. Who starts next makes them anew, and tells the API server.
     ended = certificates.issue(None, ["127.0.0.1"], datetime.now(UTC) - timedelta(days=6 * 365))  # noqa: TID251 - TLS looks
     stored = {key: base64.b64encode(value).decode() for key, value in ended.data().items()}
@@ -391,6 +392,13 @@ def test_by_webhook_after_an_upgrade_and_after_uninstall_nothing_is_in_the_way(
     _judge_rights(cp, mark, "webhook")
     with pytest.raises(ApiError):
         cp.create(job("vision", "nobody-answers"))
+    # Nor does our mark get by meanwhile: when somebody answers again its pods would be taken for those of a gang.
+    marked = {**pod_template(0), "metadata": {"labels": {NAMES.managed_label: "true"}}}
+    of_set = jobset("vision", "marked", {"a": (1, 1)}, queue=None)
+    of_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = marked
+    for made in (job("vision", "marked", queue=None, template=marked), of_set):
+        with pytest.raises(ApiError, match="written by Muster only"):
+            cp.create(made)
     release.uninstall()
     assert cp.find("mutatingwebhookconfigurations", "muster") is None
     assert cp.find("secrets", "muster-webhook", HOME) is None
@@ -410,12 +418,17 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
         config={**where, "defaultQueueName": "main", "holdProofPeriod": "1s"},
         refuseBarePods=["nvidia.com/gpu", "memory", "deviceclass.resource.kubernetes.io/gpu", "resourceClaims"],
     )
-    cp.namespace("governed", {"muster": "governed"})
+    cp.namespace("governed")
     cp.namespace("free")
 
-    def pod(namespace: str, gpus: int) -> Object:
+    def pod(namespace: str, gpus: int, name: str = "bare") -> Object:
         spec = pod_template(gpus)["spec"]
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare", "namespace": namespace}, "spec": spec}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+    there = pod("governed", 0, "there")
+    there["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1", "memory": "1Gi"}}
+    cp.create(there)
+    cp.namespace("governed", {"muster": "governed"})
 
     def refused() -> bool:
         try:
@@ -438,14 +451,15 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
             cp.create(asks, dryRun="All")
     cp.create(pod("governed", 0))
 
-    def resize(**amounts: str) -> None:
+    def resize(name: str, **amounts: str) -> None:
         more = {"spec": {"containers": [{"name": "c", "resources": {"requests": amounts}}]}}
-        cp.patch("pods", "bare", more, "governed", subresource="resize", content_type=STRATEGIC, dryRun="All")
+        cp.patch("pods", name, more, "governed", subresource="resize", content_type=STRATEGIC, dryRun="All")
 
-    resize(cpu="500m")
-    with pytest.raises(ApiError, match="make a Job or a JobSet"):
-        resize(memory="1Gi")
-    cp.delete("pods", "bare", "governed", gracePeriodSeconds=0)
+    for name, memory in (("bare", "1Gi"), ("there", "2Gi")):
+        resize(name, cpu="500m")
+        with pytest.raises(ApiError, match="make a Job or a JobSet"):
+            resize(name, memory=memory)
+        cp.delete("pods", name, "governed", gracePeriodSeconds=0)
     with pytest.raises(ApiError, match="remove Muster first"):
         cp.delete("customresourcedefinitions", "workloads.muster.dev", dryRun="All")
     cp.create(pod("free", 1), dryRun="All")

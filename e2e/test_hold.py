@@ -604,6 +604,12 @@ def test_a_pod_of_a_gang_stays_its_own(plane: ControlPlane, tenant: ApiClient, m
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["name"], "namespace": SPACE}}
     path = f"/api/v1/namespaces/{SPACE}/pods/{pod['name']}/eviction"
     assert "s to end" in _refused(lambda: tenant.request("POST", path, {**eviction, "deleteOptions": for_years}))
+    # Who drains nodes gives pods of others as long as they have.
+    rules = [{"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}]
+    plane.apply({**_rbac("ClusterRole", "hold-drain"), "rules": rules})
+    plane.apply(_binding("ClusterRoleBinding", "hold-drain", "drainer"))
+    dry = {**eviction, "deleteOptions": {**for_years, "dryRun": ["All"]}}
+    plane.as_user("drainer").request("POST", path, dry)
     assert "deletionTimestamp" not in plane.get("pods", pod["name"], SPACE)["metadata"]
     tenant.patch("pods", pod["name"], {"metadata": {"labels": {"role": "master"}}}, SPACE)
     # The Job controller and the garbage collector still do what they must.
@@ -837,6 +843,7 @@ CHANGES: dict[str, Object] = {
     "label changed, on": {"metadata": {"labels": {NAMES.queue_label: "z"}}, "spec": {"suspend": False}},
     "pause": {"metadata": {"labels": {NAMES.pause_label: "true"}}},
     "restore written": {"metadata": {"annotations": {RESTORE: "{}"}}},
+    "restore emptied": {"metadata": {"annotations": {RESTORE: ""}}},
     "restore removed": {"metadata": {"annotations": {RESTORE: None}}},
     "grows": {"spec": {"parallelism": 9}},
     "marker": _in_template({"metadata": {"labels": {NAMES.managed_label: "true"}}}),
@@ -1061,7 +1068,16 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
                 new["spec"]["replicatedJobs"][0]["template"].setdefault("metadata", {}).update(labels=dict(LABEL))
             )
         ),
+        "restore inside": edit(
+            lambda new: (
+                new["spec"]["replicatedJobs"][0]["template"]
+                .setdefault("metadata", {})
+                .update(annotations={RESTORE: "{}"})
+            )
+        ),
         "restore": edit(lambda new: new["metadata"].update(annotations={})),
+        "restore emptied": edit(lambda new: new["metadata"].setdefault("annotations", {}).update({RESTORE: ""})),
+        "without Jobs": edit(lambda new: new["spec"].pop("replicatedJobs")),
         "replaced": edit(
             lambda new: [
                 new["metadata"].pop("annotations", 0),

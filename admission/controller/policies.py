@@ -367,7 +367,8 @@ def put_back(names: Names, settings: Settings) -> list[Object]:
         "muster-jobset-templates",
         settings,
         {"resourceRules": _rules(JOBSETS, operations=("UPDATE",))},
-        [_condition("started", note), _by_others(names)],
+        # One without the list is refused.
+        [_condition("started", f"{note} && has(object.spec.replicatedJobs)"), _by_others(names)],
         mutations=[
             {
                 "patchType": "JSONPatch",
@@ -444,10 +445,12 @@ def _guard(names: Names, settings: Settings, *, governed: bool = False) -> list[
         who: f"({_has_label(who, limit)} ? {who}.metadata.labels[{_text(limit)}] : '')"
         for who in ("object", "oldObject")
     }
-    note_of = {
-        who: f"(has({who}.metadata.annotations) && {_text(note)} in {who}.metadata.annotations ? "
-        f"{who}.metadata.annotations[{_text(note)}] : '')"
+    has_note = {
+        who: f"(has({who}.metadata.annotations) && {_text(note)} in {who}.metadata.annotations)"
         for who in ("object", "oldObject")
+    }
+    note_of = {
+        who: f"({has_note[who]} ? {who}.metadata.annotations[{_text(note)}] : '')" for who in ("object", "oldObject")
     }
     match: Object = {"resourceRules": _rules(JOBS, JOBSETS)}
     conditions = [_by_others(names)]
@@ -467,15 +470,18 @@ def _guard(names: Names, settings: Settings, *, governed: bool = False) -> list[
         for who in ("object", "oldObject")
     }
     validations.insert(0, (f"!{empty['object']} || ({_OLD} && {empty['oldObject']})", say.empty_label))
-    noted = f"{note_of['object']} == (oldObject == null ? '' : {note_of['oldObject']})"
-    holds = f"({note_of['oldObject']} != '' || !{_suspended('oldObject')})"
+    noted = (
+        f"{has_note['object']} == ({_OLD} && {has_note['oldObject']}) && "
+        f"(!{has_note['object']} || {note_of['object']} == {note_of['oldObject']})"
+    )
+    holds = f"({has_note['oldObject']} || !{_suspended('oldObject')})"
     validations += [
         (f"oldObject == null || {queue_of['object']} == {queue_of['oldObject']} || !{holds}", say.label),
         (
             f"oldObject == null || {limit_of['object']} == {limit_of['oldObject']} || {note_of['oldObject']} == ''",
             say.limit,
         ),
-        (f"{noted} || ({_restored(names)})", say.inverse),
+        (f"({noted}) || ({_restored(names)})", say.inverse),
     ]
     return _validating("muster-jobs", settings, match, conditions, validations, variables=variables)
 
@@ -681,23 +687,26 @@ def _jobset_templates(names: Names, settings: Settings) -> list[Object]:
             return f"{r}.{inner}.metadata.{kind}[k]"
 
         return (
-            f"{_texts(keys)}.all(k, object.spec.replicatedJobs.all(r, !{there('r')} || "
+            f"{_texts(keys)}.all(k, variables.now.all(r, !{there('r')} || "
             f"variables.before.exists(o, o.name == r.name && {there('o')} && {value('o')} == {value('r')})))"
         )
 
-    def labelled(r: str) -> str:
+    def says(r: str, kind: str, key: str) -> str:
         meta = f"{r}.template.metadata"
-        return f"(has({meta}) && has({meta}.labels) && {_text(names.queue_label)} in {meta}.labels)"
+        return f"(has({meta}) && has({meta}.{kind}) && {_text(key)} in {meta}.{kind})"
+
+    def said_before(kind: str, key: str) -> str:
+        had = f"variables.before.exists(o, o.name == r.name && {says('o', kind, key)})"
+        return f"variables.now.all(r, !{says('r', kind, key)} || {had})"
 
     same = (
         f"{_same('spec.failurePolicy')} && "
-        "size(object.spec.replicatedJobs) == size(variables.before) && object.spec.replicatedJobs.all(r, "
+        "size(variables.now) == size(variables.before) && variables.now.all(r, "
         "variables.before.exists(o, o.name == r.name && has(o.replicas) == has(r.replicas) && "
         "(!has(o.replicas) || o.replicas == r.replicas) && o.template.spec == r.template.spec))"
     )
-    had_label = f"variables.before.exists(o, o.name == r.name && {labelled('o')})"
     gate = (
-        f"object.spec.replicatedJobs.all(r, !{_gated(f'r.{inner}.spec', names)} || variables.before.exists(o, "
+        f"variables.now.all(r, !{_gated(f'r.{inner}.spec', names)} || variables.before.exists(o, "
         f"o.name == r.name && {_gated(f'o.{inner}.spec', names)}))"
     )
     clean = f"{kept(template_labels(names), 'labels')} && {kept(_noted(names), 'annotations')} && {gate}"
@@ -707,12 +716,14 @@ def _jobset_templates(names: Names, settings: Settings) -> list[Object]:
         {"resourceRules": _rules(JOBSETS)},
         [_by_others(names)],
         [
-            (f"object.spec.replicatedJobs.all(r, !{labelled('r')} || {had_label})", say.template_label),
+            (said_before("labels", names.queue_label), say.template_label),
+            (said_before("annotations", names.inverse_annotation), say.inverse),
             (_frozen(names, same), say.frozen),
             (f"({clean}) || ({_restored(names)})", say.reserved),
         ],
         variables=[
             _variable("may_admit", _may_admit(names)),
+            _variable("now", "has(object.spec.replicatedJobs) ? object.spec.replicatedJobs : []"),
             _variable("before", f"{_OLD} && has(oldObject.spec.replicatedJobs) ? oldObject.spec.replicatedJobs : []"),
         ],
     )
@@ -986,13 +997,14 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
         [(_may_admit(names), patient)],
         failure_policy="Ignore",
     )
-    # An Eviction has no labels of its pod.
+    # An Eviction has no labels of its pod, and who drains nodes gives pods of others the time that they have.
+    drains = "authorizer.group('').resource('pods').subresource('eviction').check('create').allowed()"
     evicted = _validating(
         "muster-pod-evictions",
         settings,
         {"resourceRules": _rules(("", "pods/eviction"), operations=("CREATE",))},
         [_condition("patient", too_long.format("object.deleteOptions"))],
-        [(_may_admit(names), patient)],
+        [(f"{_may_admit(names)} || {drains}", patient)],
         failure_policy="Ignore",
     )
     above: list[Object] = []

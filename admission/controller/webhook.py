@@ -13,9 +13,11 @@ still come and go.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,12 +32,18 @@ from admission.jobs.requests import LIMITS, Limits
 from admission.kube.access import Access
 from admission.kube.client import ApiError
 from admission.kube.flow import Told
+from admission.kube.lanes import Shares
 from admission.names import DEFAULT_QUEUE, JOBSET_GROUP, JOBSET_NAME_LABEL, Names
 
 log = structlog.get_logger("muster.webhook")
 
 BODY_LIMIT = 3 << 20
 """Bytes; the API server itself takes objects of 3 MiB at most, so old and new together are refused above twice that."""
+
+PLACE, PLACES = 16 << 10, 2048
+"""Bytes, and how many times so many are read and reviewed at a time: whoever reaches the port may send some."""
+READ_S = 5.0
+"""So long a request may take to come: the API server waits no longer for its answer."""
 
 ADMISSION_API = "admission.k8s.io/v1"
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
@@ -63,6 +71,7 @@ class Webhook:
         """Who asks is to close the connection when it has its answer."""
         self.leaving = False
         """No more is reviewed: what this needs to answer is closed."""
+        self._shares = Shares(PLACES)
         self._unjudged = Told()
         self.reviewed: dict[tuple[str, bool], int] = {}
         """(path, allowed) -> how many; for metrics."""
@@ -79,6 +88,11 @@ class Webhook:
         ):
             self.app.router.add_post(path, self._handler(review))
 
+    @property
+    def reading(self) -> int:
+        """Bytes of the requests that are read and reviewed now, in whole places."""
+        return self._shares.total * PLACE
+
     async def serve(self, port: int, tls: ssl.SSLContext | None, *, host: str | None = None) -> web.AppRunner:
         """Listen; the caller cleans the runner up."""
         # Whoever still waits for the authorizer then is not waited for: the process has some seconds to end.
@@ -88,20 +102,40 @@ class Webhook:
         return runner
 
     def _handler(
-        self, review: Callable[[Json], Awaitable[list[Operation] | str]]
+        self, review: Callable[[Json, str], Awaitable[list[Operation] | str]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             if self.leaving:  # its connection was still being made when the server was closed
                 return web.Response(status=503, text="this replica is leaving")
+            size, source = request.content_length, request.remote or ""
+            if size is None:
+                return web.Response(status=411, text="say how long the body is")
+            if size > 2 * BODY_LIMIT:  # nor may it hold places as if it came
+                raise web.HTTPRequestEntityTooLarge(2 * BODY_LIMIT, size)
+            if not self._shares.may_take(source):
+                return web.Response(status=503, text="too much is being reviewed; try again in a moment")
+            places = 1 + size // PLACE
+            self._shares.take(source, places)
             try:
-                body = _decode(await request.read())
+                return await reviewed(request, source)
+            finally:
+                self._shares.give_back(source, places)
+
+        async def reviewed(request: web.Request, source: str) -> web.Response:
+            try:
+                async with asyncio.timeout(READ_S):
+                    read = await request.read()
+            except TimeoutError:
+                return web.Response(status=408, text="the body did not come")
+            try:
+                body = _decode(read)
             except msgspec.DecodeError as error:
                 return web.Response(status=400, text=f"the body is no JSON object: {error}")
             asked = obj(body.get("request"))
             if not asked.get("uid"):
                 return web.Response(status=400, text="the body is no AdmissionReview")
             try:
-                answer = await review(asked)
+                answer = await review(asked, source)
             except (ApiError, OSError, TimeoutError) as error:
                 if self._unjudged.due():
                     log.warning("not reviewed", path=request.path, error=str(error), times=self._unjudged.times)
@@ -122,34 +156,34 @@ class Webhook:
 
         return handle
 
-    async def _caller(self, asked: Json, *, of_pod: bool = False) -> Caller:
+    async def _caller(self, asked: Json, source: str, *, of_pod: bool = False) -> Caller:
         """Who asks, and what the authorizer says of them."""
         user = obj(asked.get("userInfo"))
         manager = text(obj(asked.get("options")).get("fieldManager"))
-        may_admit = await self._access.allowed(user, self._names.group, "workloads", "admit")
-        runs = await self._access.allowed(user, JOBSET_GROUP, "jobsets", "update", "status")
-        pods = of_pod and await self._access.allowed(user, "", "pods", "delete")
-        return Caller(text(user.get("username")), may_admit, runs, pods, manager)
+        may_admit = await self._access.allowed(user, self._names.group, "workloads", "admit", source=source)
+        runs = await self._access.allowed(user, JOBSET_GROUP, "jobsets", "update", "status", source=source)
+        pods = of_pod and await self._access.allowed(user, "", "pods", "delete", source=source)
+        return Caller(text(user.get("username")), may_admit, runs, pods, field_manager=manager)
 
-    async def _default_queue(self, asked: Json) -> list[Operation] | str:
+    async def _default_queue(self, asked: Json, _source: str) -> list[Operation] | str:
         new, _ = _objects(asked)
         there = self._has_queue(text(asked.get("namespace")), DEFAULT_QUEUE)
         return hold.default_queue(new, self._names) if there else []
 
-    async def _mutate_job(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
+    async def _mutate_job(self, asked: Json, source: str, *, governed: bool = False) -> list[Operation] | str:
         new, old = _objects(asked)
-        caller = await self._caller(asked) if old is not None or governed else Caller()
+        caller = await self._caller(asked, source) if old is not None or governed else Caller()
         return hold.mutate_job(old, new, caller, self._names, identities=self._identities, governed=governed)
 
-    async def _validate_job(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
+    async def _validate_job(self, asked: Json, source: str, *, governed: bool = False) -> list[Operation] | str:
         new, old = _objects(asked)
-        caller = await self._caller(asked)
+        caller = await self._caller(asked, source)
         refused = hold.validate_job(
             old, new, caller, self._names, identities=self._identities, limits=self._limits, governed=governed
         )
         return refused or []
 
-    async def _mutate_pod(self, asked: Json) -> list[Operation] | str:
+    async def _mutate_pod(self, asked: Json, _source: str) -> list[Operation] | str:
         pod, _ = _objects(asked)
         try:
             return hold.mutate_pod(pod, self._names)
@@ -158,10 +192,10 @@ class Webhook:
                 return hold.Messages(self._names).pod_marker
             return f"this pod belongs to an admitted gang and cannot be placed: {error}"
 
-    async def _validate_pod(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
+    async def _validate_pod(self, asked: Json, source: str, *, governed: bool = False) -> list[Operation] | str:
         pod, old = _objects(asked)
         if text(asked.get("operation")) == "DELETE":
-            caller, options = await self._caller(asked), obj(asked.get("options"))
+            caller, options = await self._caller(asked, source), obj(asked.get("options"))
             return hold.validate_delete(obj(old), options, caller, self._names, limits=self._limits) or []
 
         def refused(caller: Caller) -> str | None:
@@ -170,13 +204,17 @@ class Webhook:
         if refused(Caller(text(obj(asked.get("userInfo")).get("username")))) is None:
             return []
         # Most pods are made by the Job controller; only for others does the right to admit matter.
-        return refused(await self._caller(asked, of_pod=True)) or []
+        return refused(await self._caller(asked, source, of_pod=True)) or []
 
-    async def _validate_eviction(self, asked: Json) -> list[Operation] | str:
+    async def _validate_eviction(self, asked: Json, source: str) -> list[Operation] | str:
         options = obj(_objects(asked)[0].get("deleteOptions"))
         if not hold.is_patient(options, limits=self._limits):
             return []  # as good as all
-        return hold.validate_delete(None, options, await self._caller(asked), self._names, limits=self._limits) or []
+        caller = await self._caller(asked, source)
+        user = obj(asked.get("userInfo"))
+        drains = await self._access.allowed(user, "", "pods", "create", "eviction", source=source)
+        caller = replace(caller, evicts_all=drains)
+        return hold.validate_delete(None, options, caller, self._names, limits=self._limits) or []
 
 
 def _objects(asked: Json) -> tuple[Json, Json | None]:

@@ -121,6 +121,8 @@ class Caller:
     """May write the status of JobSets in all namespaces: the JobSet controller."""
     runs_pods: bool = False
     """May delete pods in all namespaces: a controller of Kubernetes (of Jobs, of garbage), no tenant."""
+    evicts_all: bool = False
+    """May evict pods in all namespaces: drains nodes (cluster-autoscaler), no tenant."""
     field_manager: str = ""
 
     def is_us(self, names: Names) -> bool:
@@ -414,6 +416,13 @@ def _queue_labels_inside(job: Json | None, names: Names) -> set[str]:
     return {text(entry.get("name")) for entry in entries if names.queue_label in labels_of(entry.get("template"))}
 
 
+def _notes_inside(job: Json | None, names: Names) -> set[str]:
+    """Replicated jobs whose Jobs would have our note, with which nobody can make them."""
+    entries = objects(obj(obj(job).get("spec")).get("replicatedJobs"))
+    noted = (entry for entry in entries if names.inverse_annotation in annotations_of(entry.get("template")))
+    return {text(entry.get("name")) for entry in noted}
+
+
 def _owners(raw: Json) -> list[object]:
     return items(obj(raw.get("metadata")).get("ownerReferences"))
 
@@ -466,6 +475,8 @@ def validate_job(
         return say.limit
     if _queue_labels_inside(new, names) - _queue_labels_inside(old, names):
         return say.template_label
+    if _notes_inside(new, names) - _notes_inside(old, names):
+        return say.inverse
     if kind is JOB and (_is_child(old) or _is_child(new)) and not caller.writes_children(identities):
         kept = old is not None and all(of(old) == of(new) for of in (_owners, _place_in_set, partial(_sizes, kind)))
         if not kept:
@@ -571,7 +582,8 @@ def validate_delete(
     """Why a pod must not be deleted so; None when it may. Once it is being deleted nobody else shortens its grace.
     pod: None of one that is evicted, for an Eviction does not say whose it is."""
     of_gang = pod is None or is_managed(pod, names)
-    long = of_gang and is_patient(options, limits=limits) and not caller.may_admit
+    lawful = caller.may_admit or (pod is None and caller.evicts_all)
+    long = of_gang and is_patient(options, limits=limits) and not lawful
     return Messages(names, limits).pod_grace if long else None
 
 

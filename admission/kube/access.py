@@ -4,7 +4,8 @@ Answers are kept for a short while, in tables of bounded size; a token is kept a
 counts for `keep` seconds more.
 
 Reviews do not pass the client's flow gate: writes that wait for our webhook hold places there, and whoever finds the
-web port could fill the rest. They take turns here instead, a few at a time, and who would wait too long is refused.
+web port could fill the rest. They take turns here instead, a few at a time, one address that asks after the other, and
+who would wait too long is refused: where too many wait, of the address of which most do.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from admission.kube.client import Unavailable
+from admission.kube.lanes import Lanes
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -63,34 +65,56 @@ class Unfenced:
 
 
 class _Turns:
-    """`at_once` reviews at a time; Busy where more than `most` wait already, or one waits too long."""
+    """`at_once` reviews at a time; Busy for the last of whoever has most where `most` wait already, or one waits too
+    long."""
 
     def __init__(self, at_once: int, most: int) -> None:
-        self._places = asyncio.Semaphore(at_once)
+        self._free = at_once
         self._most = most
-        self._waiting = 0
+        self._waiting = Lanes[asyncio.Future[None]]()
+        """Nobody does while there is a free place."""
 
     @asynccontextmanager
-    async def turn(self) -> AsyncGenerator[None, None]:
-        if self._waiting >= self._most:
-            raise Busy
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await self._places.acquire()
-        except TimeoutError:
-            raise Busy from None
-        finally:
-            self._waiting -= 1
+    async def turn(self, source: str) -> AsyncGenerator[None, None]:
+        if len(self._waiting) >= self._most:
+            if (last := self._waiting.pop_last(source)) is None:
+                raise Busy
+            last.set_exception(Busy())
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait(source)
         try:
             yield
         finally:
-            self._places.release()
+            self._give_back()
+
+    async def _wait(self, source: str) -> None:
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(source, place)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.shield(place)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if not place.done():
+                self._waiting.remove(source, place)
+            elif place.exception() is None:  # it was given a place all the same
+                self._give_back()
+            if isinstance(error, TimeoutError):
+                raise Busy from None
+            raise
+
+    def _give_back(self) -> None:
+        if (found := self._waiting.pop(lambda _: True)) is None:
+            self._free += 1
+        else:
+            found[1].set_result(None)
 
 
 class Access:
     """What the API server says of callers, kept for `keep` seconds. Users have the shape of a TokenReview's
-    `status.user`: username, uid, groups, extra. All methods raise what the client raises."""
+    `status.user`: username, uid, groups, extra. source: the address from which it is asked. All methods raise what the
+    client raises."""
 
     def __init__(self, client: Asks, *, keep: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -103,7 +127,7 @@ class Access:
         self._tokens = _Turns(TOKENS_AT_ONCE, TOKENS_WAITING)
         self._rights = _Turns(RIGHTS_AT_ONCE, RIGHTS_WAITING)
 
-    async def user_of(self, token: str) -> Json | None:
+    async def user_of(self, token: str, *, source: str = "") -> Json | None:
         """Whose bearer token this is; None when the API server knows nobody by it."""
         if not token or len(token) > LONGEST_TOKEN:
             return None
@@ -117,7 +141,7 @@ class Access:
 
         if (known := said()) is not None:
             return known[1]
-        async with self._tokens.turn():
+        async with self._tokens.turn(source):
             if (known := said()) is not None:  # somebody before us in line asked the same
                 return known[1]
             body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
@@ -140,6 +164,7 @@ class Access:
         *,
         namespace: str = "",
         name: str = "",
+        source: str = "",
     ) -> bool:
         """May this user do so; without a namespace: in all of them."""
         who = {
@@ -153,7 +178,7 @@ class Access:
         asked = hashlib.sha256(msgspec.json.encode((who, what), order="sorted")).digest()
         if (known := self._fresh(self._known, asked)) is not None:
             return known[1]
-        async with self._rights.turn():
+        async with self._rights.turn(source):
             if (known := self._fresh(self._known, asked)) is not None:  # somebody before us in line asked the same
                 return known[1]
             body = {

@@ -40,6 +40,22 @@ class Lanes(Generic[T]):
             self._lanes[lane] = waiting
         return lane, one
 
+    def remove(self, lane: Hashable, one: T) -> None:
+        """Who waits in this lane leaves it. Raises ValueError when it does not."""
+        waiting = self._lanes.get(lane, deque())
+        waiting.remove(one)
+        if not waiting:
+            del self._lanes[lane]
+
+    def pop_last(self, but: Hashable) -> T | None:
+        """The last of the longest lane, of several of that whose turn is last; None where none is longer than `but`."""
+        longest = max(reversed(self._lanes), key=lambda lane: len(self._lanes[lane]), default=None)
+        if longest is None or len(self._lanes[longest]) <= len(self._lanes.get(but, ())):
+            return None
+        one = self._lanes[longest][-1]
+        self.remove(longest, one)
+        return one
+
 
 class Shares:
     """How many of `most` places each lane holds.
@@ -60,12 +76,12 @@ class Shares:
         held = self._held[lane] if lane else 0
         return free > 0 and (not held or held < 3 * (free - self.most // 8))
 
-    def take(self, lane: Hashable) -> None:
-        self.total += 1
-        self._held[lane] += 1
+    def take(self, lane: Hashable, places: int = 1) -> None:
+        self.total += places
+        self._held[lane] += places
 
-    def give_back(self, lane: Hashable) -> None:
-        self.total -= 1
-        self._held[lane] -= 1
+    def give_back(self, lane: Hashable, places: int = 1) -> None:
+        self.total -= places
+        self._held[lane] -= places
         if not self._held[lane]:
             del self._held[lane]

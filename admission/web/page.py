@@ -106,7 +106,8 @@ class Page:
         """What the caller may see. Raises HTTPUnauthorized, HTTPServiceUnavailable."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         try:
-            user = await self._access.user_of(token.strip()) if scheme.lower() == "bearer" else None
+            bearer = scheme.lower() == "bearer"
+            user = await self._access.user_of(token.strip(), source=request.remote or "") if bearer else None
             if user is None:
                 raise web.HTTPUnauthorized(
                     text="a bearer token of this cluster is needed", headers={"WWW-Authenticate": "Bearer"}

@@ -50,6 +50,7 @@ MATRIX: dict[str, Object] = {
     "kueue-without-defaulting": {"apiGroup": KUEUE_GROUP, "hold": "policy", "config": {"localQueueDefaulting": False}},
     "defaulting": {"hold": "policy", "config": {"localQueueDefaulting": True, "namespaceSelector": SELECTOR}},
     "governed": {"hold": "policy", **GOVERNED, "refuseBarePods": ["nvidia.com/gpu"]},
+    "governed-webhook": {"hold": "webhook", **GOVERNED},
     "all-governed": {
         "hold": "policy",
         "config": {"namespaceSelector": {}, "manageJobsWithoutQueueName": True},
@@ -345,6 +346,39 @@ def test_every_pod_is_of_a_gang_or_bare(row: str) -> None:
         assert looks_at(made["muster-bare-pods"], pod) is not of_gang, labels
 
 
+def lets_by(policy: Object, pod: Object, old: Object | None = None) -> bool:
+    """Does a policy that looks at this pod let it by?"""
+    said: Object = {}
+    for one in policy["spec"]["variables"]:
+        context = cel.Context(variables={"object": pod, "oldObject": old, "variables": said})
+        said[one["name"]] = cel.compile(one["expression"]).execute(context)
+    context = cel.Context(variables={"object": pod, "oldObject": old, "variables": said})
+    return all(cel.compile(one["expression"]).execute(context) is True for one in policy["spec"]["validations"])
+
+
+@needs_helm
+def test_a_bare_pod_that_is_there_is_resized_but_for_what_it_may_not_ask_for() -> None:
+    def pod(*asked: Object, whole: Object | None = None, init: Object | None = None) -> Object:
+        spec: Object = {"containers": [{"name": f"c{i}", "resources": one} for i, one in enumerate(asked)]}
+        spec |= {"resources": whole} if whole else {}
+        return {"spec": spec | ({"initContainers": [{"name": "i", "resources": init}]} if init else {})}
+
+    objects = template({"hold": "policy", "refuseBarePods": ["nvidia.com/gpu", "memory"]})
+    policy = of(objects, "ValidatingAdmissionPolicy", "muster-bare-pods")
+    cpu: Object = {"requests": {"cpu": "1"}}
+    large, small = ({"limits": {"nvidia.com/gpu": "1", "memory": size, "cpu": "1"}} for size in ("2Gi", "1Gi"))
+    there = pod(large, small, {})
+    assert lets_by(policy, pod(cpu))
+    for asks in (pod(small), pod(cpu, {"requests": small["limits"]}), pod(cpu, whole=small), pod(cpu, init=small)):
+        assert not lets_by(policy, asks)
+        assert not lets_by(policy, asks, pod(cpu)), "it did not before"
+        assert lets_by(policy, asks, asks)
+    more_cpu = {"limits": {**large["limits"], "cpu": "9"}}
+    assert lets_by(policy, pod(more_cpu, small, cpu), there)
+    for asks in (pod(large, large, {}), pod(large, small, small), pod(large, small, {}, whole=large)):
+        assert not lets_by(policy, asks, there)
+
+
 @needs_helm
 def test_identities_reach_the_policies() -> None:
     said = MATRIX["identities"]["identities"]
@@ -497,6 +531,11 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
         ("one-replica", set(), {"ResourceQuota/muster-controller"}),
         ("policy", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"ValidatingWebhookConfiguration/muster"}),
         ("webhook", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"MutatingAdmissionPolicy/muster-hold"}),
+        ("webhook", {"ValidatingAdmissionPolicy/muster-jobset-templates"}, {"ValidatingAdmissionPolicy/muster-jobs"}),
+        ("webhook", set(), {"MutatingAdmissionPolicy/muster-jobset-templates", "MutatingAdmissionPolicy/muster-pins"}),
+        ("webhook", set(), {"ValidatingAdmissionPolicy/muster-priority-namespaces"}),
+        ("governed-webhook", {"ValidatingAdmissionPolicyBinding/muster-priority-namespaces"}, set()),
+        ("governed-webhook", set(), {"ValidatingAdmissionPolicy/muster-jobs-namespaces"}),
         *((mode, {"ValidatingAdmissionPolicyBinding/muster-kinds"}, set()) for mode in ("webhook", "policy", "kueue")),
         ("cert-manager", {"Certificate/muster-webhook", "Issuer/muster-webhook"}, {"Secret/muster-webhook"}),
         ("cert-manager-ca", set(), {"Certificate/muster-webhook-ca", "Issuer/muster-webhook-ca"}),

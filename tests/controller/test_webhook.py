@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Callable
@@ -10,11 +11,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
+from admission.controller import webhook
 from admission.controller.webhook import BODY_LIMIT, Webhook, configurations
 from admission.engine.model import matches
 from admission.jobs.hold import Messages
 from admission.jobs.values import label_selector
-from admission.kube.access import Access, Unfenced
+from admission.kube.access import RIGHTS_AT_ONCE, RIGHTS_WAITING, Access, Unfenced
 from admission.kube.client import Client, Unavailable
 from admission.kube.flow import Flow
 from admission.names import JOB_COMPLETION_INDEX, Names
@@ -35,6 +37,11 @@ class Authorizer:
         self.asked += 1
         attributes = obj["spec"]["resourceAttributes"]
         allowed = obj["spec"]["user"] in ADMINS and attributes["verb"] in ("admit", "update")
+        allowed |= (obj["spec"]["user"], attributes["verb"], attributes["subresource"]) == (
+            "drain",
+            "create",
+            "eviction",
+        )
         return {**obj, "status": {"allowed": allowed}}
 
 
@@ -57,8 +64,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def client(authorizer: Authorizer, clock: Clock) -> AsyncIterator[TestClient[Any, Any]]:
-    webhook = Webhook(Access(authorizer, clock=clock), NAMES)
-    async with TestClient(TestServer(webhook.app)) as made:
+    async with TestClient(TestServer(Webhook(Access(authorizer, clock=clock), NAMES).app)) as made:
         yield made
 
 
@@ -136,7 +142,14 @@ async def test_pods_are_pinned_and_unpinned_ones_refused(client: TestClient[Any,
 
 @pytest.mark.parametrize(
     ("grace", "user", "allowed"),
-    [(None, "ann", True), (3600, "ann", True), (3601, "ann", False), (10**9, "ann", False), (3601, "admin", True)],
+    [
+        (None, "ann", True),
+        (3600, "ann", True),
+        (3601, "ann", False),
+        (10**9, "ann", False),
+        (3601, "admin", True),
+        (10**9, "drain", True),
+    ],
 )
 async def test_who_is_evicted_ends_in_time(
     client: TestClient[Any, Any], authorizer: Authorizer, grace: int | None, user: str, allowed: bool
@@ -159,6 +172,28 @@ async def test_the_authorizer_is_asked_seldom(
     clock.now = 6
     await ask(client, "/mutate-jobs", review(job(False), job(True)))
     assert authorizer.asked == 4
+
+
+async def test_a_pod_that_asks_without_end_keeps_the_api_server_waiting_for_nothing(authorizer: Authorizer) -> None:
+    """Whoever reaches the port may ask in anybody's name."""
+    gate, reviewed = asyncio.Event(), authorizer.create
+
+    async def create(path: str, obj: dict[str, Any], /) -> dict[str, Any]:
+        await gate.wait()
+        return await reviewed(path, obj)
+
+    authorizer.create = create  # type: ignore[method-assign]
+    found = Access(authorizer)
+    people = [{"username": f"nobody-{n}"} for n in range(RIGHTS_AT_ONCE + RIGHTS_WAITING)]
+    asked = [found.allowed(one, NAMES.group, "workloads", "admit", source="10.0.0.9") for one in people]
+    flood = [asyncio.ensure_future(one) for one in asked]
+    async with TestClient(TestServer(Webhook(found, NAMES).app)) as client:
+        asking = asyncio.ensure_future(ask(client, "/mutate-jobs", review(job(False), job(True))))
+        while not any(one.done() for one in flood):  # somebody of the longest line goes
+            await asyncio.sleep(0)
+        gate.set()
+        assert await asking == (True, HELD)
+    await asyncio.gather(*flood, return_exceptions=True)
 
 
 async def test_where_nobody_says_who_asks_that_is_said_to_him_and_once_in_the_log(
@@ -186,8 +221,8 @@ async def test_a_write_that_waits_for_the_webhook_does_not_keep_it_waiting() -> 
     """The API server asks the webhook about each write of the controller, and answers when it has its answer."""
     started = review(job(False), job(True), user="muster", manager=NAMES.job_manager)
     async with Server() as server, Client.plain(server.url, flow=Flow(start=1, most=1), write_timeout=5) as kube:
-        webhook = Webhook(Access(Unfenced(kube)), NAMES)
-        async with TestClient(TestServer(webhook.app)) as hook:
+        made = Webhook(Access(Unfenced(kube)), NAMES)
+        async with TestClient(TestServer(made.app)) as hook:
 
             async def admit(_: web.Request) -> web.Response:
                 allowed, _ = await ask(hook, "/validate-jobs", started)
@@ -205,6 +240,49 @@ async def test_a_write_that_waits_for_the_webhook_does_not_keep_it_waiting() -> 
 async def test_what_is_no_review_is_refused(client: TestClient[Any, Any], body: bytes, status: int) -> None:
     for path in ("/mutate-jobs", "/validate-pods"):
         assert (await client.post(path, data=body)).status == status
+
+
+async def _begins(server: TestServer, size: int) -> asyncio.StreamReader:
+    """A request of a pod's, of which no more comes than its head."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
+    writer.write(f"POST /mutate-jobs HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode())
+    await writer.drain()
+    reader.writer = writer  # type: ignore[attr-defined] # kept open as long as it
+    return reader
+
+
+async def test_so_much_is_read_at_a_time_of_one_address_and_of_others_all_the_same(authorizer: Authorizer) -> None:
+    made = Webhook(Access(authorizer), NAMES)
+    server = TestServer(made.app)
+    async with TestClient(server) as client:
+        begun = [await _begins(server, 2 * BODY_LIMIT) for _ in range(64)]
+        told = [asyncio.ensure_future(one.readline()) for one in begun]
+        while made.reading < (64 - sum(one.done() for one in told)) * 2 * BODY_LIMIT:
+            await asyncio.sleep(0)
+        assert {one.result() for one in told if one.done()} == {b"HTTP/1.1 503 Service Unavailable\r\n"}
+        assert 0 < made.reading <= 32 << 20
+        assert await (await _begins(server, 1 << 40)).readline() == b"HTTP/1.1 413 Request Entity Too Large\r\n"
+        assert await ask(client, "/mutate-jobs", review(job(False), job(True))) == (True, HELD)
+        for one in told:
+            one.cancel()
+
+
+async def test_a_request_that_does_not_come_is_not_waited_for(
+    authorizer: Authorizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook, "READ_S", 0.01)
+    made = Webhook(Access(authorizer), NAMES)
+    server = TestServer(made.app)
+    async with TestClient(server) as client:
+        late = await _begins(server, BODY_LIMIT)
+        assert await late.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
+        assert made.reading == 0
+        no_length = await client.post("/mutate-jobs", data=_in_parts())
+        assert no_length.status == 411
+
+
+async def _in_parts() -> AsyncIterator[bytes]:
+    yield b"{}"
 
 
 async def test_objects_of_any_shape_are_answered(client: TestClient[Any, Any]) -> None:

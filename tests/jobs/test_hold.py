@@ -443,6 +443,13 @@ def test_templates_of_jobsets() -> None:
     assert validate_job(None, labelled, TENANT, NAMES) == SAY.template_label
     # One that was there before goes on.
     assert validate_job(labelled, copy.deepcopy(labelled), TENANT, NAMES) is None
+    # The JobSet controller could make none of its Jobs, time and again.
+    noted = jobset()
+    noted["spec"]["replicatedJobs"][0]["template"]["metadata"] = {"annotations": {NAMES.inverse_annotation: "{}"}}
+    child = job(label=None, ownerReferences=CHILD, annotations={NAMES.inverse_annotation: "{}"})
+    assert validate_job(None, child, JOBSETS, NAMES) == SAY.inverse
+    assert validate_job(None, noted, TENANT, NAMES) == SAY.inverse
+    assert validate_job(noted, copy.deepcopy(noted), TENANT, NAMES) is None
     marked = jobset()
     marked["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["metadata"] = {
         "labels": {NAMES.managed_label: "t"}
@@ -766,6 +773,11 @@ def test_a_pod_of_a_gang_ends_in_time(options: Json, refused: str | None) -> Non
     assert validate_delete(pod(), options, TENANT, NAMES) == refused
     assert validate_delete(pod(), options, ADMIN, NAMES) is None
     assert validate_delete({"metadata": {}}, options, TENANT, NAMES) is None
+    # An Eviction does not say whose pod it is: who drains nodes gives pods of others the time that they have.
+    drainer = Caller("system:serviceaccount:kube-system:cluster-autoscaler", evicts_all=True)
+    for caller, said in ((TENANT, refused), (ADMIN, None), (drainer, None)):
+        assert validate_delete(None, options, caller, NAMES) == said
+    assert validate_delete(pod(), options, drainer, NAMES) == refused
 
 
 def test_where_every_job_is_governed_no_pod_is_above_gangs() -> None:

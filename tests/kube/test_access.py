@@ -74,6 +74,35 @@ async def test_so_many_at_once_so_many_wait_and_the_next_is_refused(settle: Sett
     assert sum(reviewer.asked.values()) == at_once + waiting + 2
 
 
+@pytest.mark.parametrize(
+    ("ask", "at_once", "waiting"),
+    [
+        (lambda a, n, at: a.user_of(f"junk-{n}", source=at), access.TOKENS_AT_ONCE, access.TOKENS_WAITING),
+        (
+            lambda a, n, at: a.allowed(ANN, "muster.dev", f"junk-{n}", "get", source=at),
+            access.RIGHTS_AT_ONCE,
+            access.RIGHTS_WAITING,
+        ),
+    ],
+)
+async def test_who_fills_the_line_stands_in_his_own_way(settle: Settle, ask, at_once, waiting):
+    """Anybody who reaches the port may ask: pods may, and the API server does."""
+    reviewer = Reviewer()
+    found = Access(reviewer)
+    calls = [asyncio.ensure_future(ask(found, n, "10.0.0.9")) for n in range(at_once + waiting)]
+    await settle(lambda: reviewer.under_way == at_once)
+    servers = [asyncio.ensure_future(ask(found, n, f"10.0.0.{n}")) for n in (-1, -2)]
+    await asyncio.sleep(0)
+    with pytest.raises(Busy):
+        await ask(found, -3, "10.0.0.9")
+    reviewer.gate.set()
+    await asyncio.gather(*servers)
+    said = await asyncio.gather(*calls, return_exceptions=True)
+    assert [n for n, one in enumerate(said) if isinstance(one, Busy)] == [at_once + waiting - 2, at_once + waiting - 1]
+    asked = list(reviewer.asked)
+    assert max(asked.index("junk--1"), asked.index("junk--2")) <= at_once + 2
+
+
 @pytest.mark.parametrize("ask", [_token, _right])
 async def test_one_question_of_many_is_asked_a_few_times(settle: Settle, ask):
     reviewer = Reviewer()
@@ -93,7 +122,7 @@ async def test_who_waits_too_long_is_refused_and_leaves_no_place_taken(monkeypat
     await asyncio.sleep(0)
     with pytest.raises(Busy):
         await _token(found, 99)
-    assert found._tokens._waiting == 0
+    assert not found._tokens._waiting
     first.pop().cancel()
     reviewer.gate.set()
     await asyncio.gather(*first)

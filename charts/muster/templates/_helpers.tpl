@@ -136,6 +136,17 @@ webhook
 {{- end }}
 {{- end }}
 
+{{/* CEL: what a pod ("object" or "oldObject") asks for of `variables.refused`, for each container and for itself. */}}
+{{- define "muster.askedFor" -}}
+{{- $of := "" -}}
+{{- range $field := list "limits" "requests" -}}
+{{- $amounts := printf "a.resources.%s" $field -}}
+{{- $one := printf "has(a.resources) && has(%s) && r in %s ? string(%s[r]) : ''" $amounts $amounts $amounts -}}
+{{- $of = empty $of | ternary $one (printf "%s, %s" $of $one) -}}
+{{- end -}}
+({{ . }}.spec.containers + (has({{ . }}.spec.initContainers) ? {{ . }}.spec.initContainers : [])).map(a, variables.refused.map(r, [{{ $of }}])) + [{{ . }}.spec].map(a, variables.refused.map(r, [{{ $of }}]))
+{{- end }}
+
 {{/* An object from a generated file: our labels on it. {root, object} */}}
 {{- define "muster.object" -}}
 {{- $meta := .object.metadata -}}
