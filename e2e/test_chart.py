@@ -576,6 +576,9 @@ def test_in_kueue_mode_a_job_of_kueues_runs_with_what_the_chart_gives(plane: Con
             Release(cp).install(apiGroup=KUEUE_GROUP)
         there = {crd["metadata"]["name"]: crd["metadata"]["uid"] for crd in cp.list("customresourcedefinitions")}
         _follow(prompt, "docs/migrate.md", "helm install --set apiGroup=kueue.x-k8s.io")
+        # By other values alone it would manage its own group again.
+        with pytest.raises(HelmError, match=r"apiGroup: this release manages kueue\.x-k8s\.io"):
+            Release(cp).upgrade(replicas=3, crds={"install": False})
         assert there == {
             crd["metadata"]["name"]: crd["metadata"]["uid"] for crd in cp.list("customresourcedefinitions")
         }
