@@ -285,6 +285,8 @@ def test_by_policy_a_job_and_a_jobset_run_with_what_the_chart_gives(plane: Contr
             HelmError, match=r"a cluster holds one Muster, and here it is the release muster: .*quota\.only"
         ):
             Release(cp, "muster-quota").install(**wrong)
+    with pytest.raises(HelmError, match=r"quota\.only: the release muster is Muster itself"):
+        release.upgrade(quota=QUOTA)
     quota = Release(cp, "muster-quota").install(quota=QUOTA)
     print(f"\nmuster and its quota installed after {time.monotonic() - began:.1f} s")
     for one in [*objects, *quota]:  # nothing that the API server would drop
