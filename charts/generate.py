@@ -198,7 +198,7 @@ def values_schema() -> Object:
         hold=_choice("auto", "policy", "webhook"),
         image=_object(
             (),
-            repository=_TEXT,
+            repository={**_TEXT, "minLength": 1},
             tag=_TEXT,
             digest={"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
             pullPolicy=_choice("Always", "IfNotPresent", "Never"),
@@ -316,15 +316,16 @@ def values_schema() -> Object:
 
 
 def switches(schema: Object, path: str = "") -> Iterator[str]:
-    """Values that templates look at as they are: switches, choices, numbers. Where `helm upgrade --reuse-values` puts
-    an older chart's defaults in place of these, a new one is not there: it would count as off, or fail to render."""
+    """Values that templates look at as they are: switches, choices, numbers, lists that must not be empty. Where `helm
+    upgrade --reuse-values` puts an older chart's defaults in place of these, a new one is not there, nor is one that
+    null takes away: it would count as off, or as nobody, or fail to render."""
     for key, inner in schema["properties"].items():
         at = f"{path}{key}"
         if at in (*OF_PARENTS, "config"):
             continue
         if "properties" in inner:
             yield from switches(inner, f"{at}.")
-        elif "enum" in inner or inner["type"] in ("boolean", "integer"):
+        elif "enum" in inner or inner["type"] in ("boolean", "integer") or "minItems" in inner:
             yield at
 
 

@@ -285,6 +285,8 @@ def test_by_policy_a_job_and_a_jobset_run_with_what_the_chart_gives(plane: Contr
             HelmError, match=r"a cluster holds one Muster, and here it is the release muster: .*quota\.only"
         ):
             Release(cp, "muster-quota").install(**wrong)
+    with pytest.raises(HelmError, match=r"quota\.only: the release muster is Muster itself"):
+        release.upgrade(quota=QUOTA)
     quota = Release(cp, "muster-quota").install(quota=QUOTA)
     print(f"\nmuster and its quota installed after {time.monotonic() - began:.1f} s")
     for one in [*objects, *quota]:  # nothing that the API server would drop
@@ -590,6 +592,9 @@ def test_in_kueue_mode_a_job_of_kueues_runs_with_what_the_chart_gives(plane: Con
             Release(cp).install(apiGroup=KUEUE_GROUP)
         there = {crd["metadata"]["name"]: crd["metadata"]["uid"] for crd in cp.list("customresourcedefinitions")}
         _follow(prompt, "docs/migrate.md", "helm install --set apiGroup=kueue.x-k8s.io")
+        # By other values alone it would manage its own group again.
+        with pytest.raises(HelmError, match=r"apiGroup: this release manages kueue\.x-k8s\.io"):
+            Release(cp).upgrade(replicas=3, crds={"install": False})
         assert there == {
             crd["metadata"]["name"]: crd["metadata"]["uid"] for crd in cp.list("customresourcedefinitions")
         }

@@ -39,8 +39,9 @@ def template(
     if _sdk is not None:
         with _sdk.Chart.load(path) as chart:
             try:
-                chart.validate_schema(merged := chart.merge_values(dict(values or {})))
-                texts = chart.render(values=merged, name="muster", namespace=namespace)
+                chart.validate_schema(chart.merge_values(dict(values or {})))
+                # Merged here once more: what null has taken away would come back.
+                texts = chart.render(values=dict(values or {}), name="muster", namespace=namespace)
             except _sdk.HelmError as error:
                 raise RefusedError(str(error)) from None
         out = [text for path, text in sorted(texts.items()) if path.endswith(".yaml")]

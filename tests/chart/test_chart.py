@@ -678,6 +678,41 @@ def test_defaults_of_an_older_chart_are_refused_where_they_lack_something(missin
 
 
 @needs_helm
+@pytest.mark.parametrize(
+    "path",
+    [
+        "identities",
+        "identities.jobControllers",
+        "identities.jobsetControllers",
+        "networkPolicy.apiServerPorts",
+        "image",
+        "metrics.rules.longWaitSeconds",
+    ],
+)
+def test_what_has_to_be_said_cannot_be_taken_away(path: str) -> None:
+    """Of nobody's pods a policy would let none be made, and without ports a NetworkPolicy means all."""
+    taken: Object | None = None  # as a key is read below which all is comments
+    for key in reversed(path.split(".")):
+        taken = {key: taken}
+    with pytest.raises(RefusedError, match=rf"the value {path}[.a-zA-Z]* is missing: null takes"):
+        template({"hold": "policy", **(taken or {})})
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"serviceAccount": None},
+        {"webhook": {"certificate": "cert-manager", "issuerRef": None}},
+        {"metrics": {"dashboards": {"labels": None}}},
+        {"config": None},
+    ],
+)
+def test_what_may_be_left_out_may_be_taken_away(values: Object) -> None:
+    assert bare(template({**MATRIX["cert-manager"], **values})) == bare(template(MATRIX["cert-manager"]))
+
+
+@needs_helm
 def test_keys_that_are_all_comments_are_no_keys(tmp_path: Path) -> None:
     """`config:` with nothing below it takes the default away."""
     shutil.copytree(CHART, tmp_path / "muster")

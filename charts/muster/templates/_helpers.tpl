@@ -13,7 +13,7 @@ app.kubernetes.io/name: muster
 app.kubernetes.io/component: controller
 {{- end }}
 
-{{/* Refuses the values of an older chart, which lack what is new in this one. */}}
+{{/* Refuses the values of an older chart, which lack what is new in this one, and those that null has taken away. */}}
 {{- define "muster.complete" -}}
 {{- /* Left without keys, it takes the default away. */}}
 {{- if not .Values.config }}{{ $_ := set .Values "config" dict }}{{ end -}}
@@ -21,7 +21,7 @@ app.kubernetes.io/component: controller
 {{- $at := $.Values -}}
 {{- range splitList "." $path -}}
 {{- if not (and (kindIs "map" $at) (hasKey $at .)) -}}
-{{- fail (printf "the value %s is missing: --reuse-values keeps the defaults of the older chart; upgrade with --reset-then-reuse-values, or with --values and all that you set" $path) -}}
+{{- fail (printf "the value %s is missing: null takes its default away, so leave it out; and --reuse-values keeps the defaults of the older chart: upgrade with --reset-then-reuse-values, or with --values and all that you set" $path) -}}
 {{- end -}}
 {{- $at = index $at . -}}
 {{- end -}}
