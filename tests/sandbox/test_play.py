@@ -24,8 +24,10 @@ from admission.sandbox.http import Sandbox
 def serving(folder: Path, seconds: float) -> Iterator[subprocess.Popen[str]]:
     # As on a terminal: who runs tests in the background has SIGINT ignored.
     program = "import signal; signal.signal(2, signal.default_int_handler); from admission.cli import main; main()"
-    command = [sys.executable, "-c", program, "demo", "--serve", "--seconds", str(seconds)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as demo:
+    command = ["demo", "--serve", "--seconds", str(seconds)]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *command], stdout=subprocess.PIPE, text=True, cwd=folder
+    ) as demo:
         try:
             yield demo
         finally:
