@@ -27,7 +27,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -39,6 +38,7 @@ from typing import Any, Self
 
 import yaml
 
+from admission.sandbox.play import free_port
 from e2e import build
 from e2e.api_client import (
     METADATA_ONLY,
@@ -210,8 +210,9 @@ class ControlPlane(ApiClient):
         return answers
 
     def _port_of(self, name: str) -> int:
-        if name not in self._ports:
-            self._ports[name] = _free_port(set(self._ports.values()))
+        while name not in self._ports:
+            if (port := free_port()) not in self._ports.values():
+                self._ports[name] = port
         return self._ports[name]
 
     def ready(self) -> bool:
@@ -825,20 +826,6 @@ def _without_rules(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     return {key: _without_rules(value) for key, value in schema.items() if key != "x-kubernetes-validations"}
-
-
-def _free_port(taken: set[int]) -> int:
-    """A port below those that the kernel gives to outgoing connections, which would otherwise take it meanwhile."""
-    for _ in range(200):
-        port = 12000 + secrets.randbelow(18000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in taken:
-            return port
-    raise RuntimeError("no free port on 127.0.0.1")
 
 
 def _remove_stale() -> None:

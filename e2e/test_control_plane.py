@@ -101,8 +101,8 @@ def test_jobs_run(cp: ControlPlane) -> None:
 
 def test_a_pod_runs_as_long_as_it_says(cp: ControlPlane) -> None:
     cp.add_nodes(1)
-    cp.create(job("long", pods=1, run="7s"))
     began = time.monotonic()
+    cp.create(job("long", pods=1, run="7s"))
     ends(cp, job("long"))
     assert time.monotonic() - began >= 7
 
@@ -125,12 +125,12 @@ def test_a_terminating_pod_with_a_finalizer_ends(cp: ControlPlane) -> None:
 
 def test_a_lost_node_keeps_its_pods(cp: ControlPlane) -> None:
     cp.add_nodes(2)
-    cp.create(job("gang", pods=2, run="3s"))
+    cp.create(job("gang", pods=2, run="10s", podReplacementPolicy="Failed"))
     cp.wait(lambda: cp.get("job", "gang", "team")["status"].get("ready") == 2, 20, "both pods to be ready")
     cp.set_node_ready("node-1", False)
     stuck = next(p for p in pods_of(cp, "gang") if p["spec"]["nodeName"] == "node-1")["metadata"]["name"]
     cp.delete("pod", stuck, "team")
-    time.sleep(5)
+    cp.wait(lambda: cp.get("job", "gang", "team")["status"].get("succeeded"), 30, "the time of the other to be over")
     pod = cp.get("pod", stuck, "team")
     assert pod["status"]["phase"] == "Running"
     assert condition(pod, "Ready") == "False"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from admission.sandbox.play import free_port
 from e2e import build
 from e2e.api_client import APPLY, Object
 from e2e.bench import kueue, load
@@ -39,9 +39,7 @@ class Admitter:
 
     def __init__(self, cp: ControlPlane, folder: Path) -> None:
         self.cp = cp
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.log = folder / "admitter.log"
         # The file of docs/scale.md, which runs the command of docs/migrate.md.
         script = block("docs/scale.md", "#!/bin/sh").text

@@ -78,7 +78,8 @@ def _parts(path: Path) -> dict[str, _Part]:
             out[node.name] = _part(node)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            out |= {target.id: _part(node) for target in targets if isinstance(target, ast.Name)}
+            names = [one for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
+            out |= {name.id: _part(node) for name in names if isinstance(name, ast.Name)}
     return out
 
 
@@ -166,11 +167,10 @@ def _used(path: Path, name: str) -> list[_Part]:
     return out
 
 
-def _said_by(test: str) -> frozenset[str]:
-    """All words of FILE::NAME, a test or a fixture."""
+def said_by(test: str) -> frozenset[str]:
+    """All that FILE::NAME says, a test or a fixture; LookupError where there is none."""
     file, _, name = test.partition("::")
-    used = _used(ROOT / file, name) if name else []
-    return frozenset(word for part in used for text in part.strings for word in text.split())
+    return frozenset(text for part in _used(ROOT / file, name) for text in part.strings) if name else frozenset()
 
 
 def _words(nodes: list[ast.expr]) -> Iterator[str]:
@@ -266,7 +266,7 @@ def commands() -> dict[str, list[str]]:
         ran += [(f"e2e/test_docs.py: {line}", words, frozenset(words)) for words in _shell(line)]
     for block in (one for page in PAGES for one in blocks(page) if one.language == "sh"):
         by = tried_by(block)
-        said = _said_by(by)  # what it adds to the page's words
+        said = {word for text in said_by(by) for word in text.split()}  # what it adds to the page's words
         ran += [(f"{by} ({block.where})", words, said | frozenset(words)) for words in _shell(block.text)]
     leaves = list(_leaves(cli))
     often = Counter(option.opts[-1] for _, command in leaves for option in command.params)

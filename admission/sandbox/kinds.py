@@ -16,7 +16,7 @@ from typing import Any
 from admission.names import JOBSET_GROUP
 from admission.quantity import QuantityError, parse
 from admission.sandbox.shapes import ANY, Object, Shape, builtin, copy
-from admission.sandbox.store import Cause, Event, Kind, Store, forbidden, stamp
+from admission.sandbox.store import Cause, Event, Kind, Store, check_marks, forbidden, stamp
 
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 JOB_NAME = "batch.kubernetes.io/job-name"
@@ -425,6 +425,7 @@ def check_job_spec(spec: Object, at: str) -> Iterator[Cause]:
         text = f"Invalid value: {spec['backoffLimitPerIndex']}: requires indexed completion mode"
         yield f"{at}.backoffLimitPerIndex", "FieldValueInvalid", text
     pod = spec["template"]["spec"]
+    yield from check_marks(spec["template"].get("metadata", {}), f"{at}.template")
     yield from _check_pod_spec(pod, f"{at}.template.spec")
     if pod.get("restartPolicy") == "Always":
         text = 'Required value: valid values: "OnFailure", "Never"'

@@ -628,7 +628,7 @@ async def _hours(
 
 def _busiest(witness: Witness, hour_s: float) -> str:
     """The node that dies: one under the gang with most pods, the first by name. Not under one that leaves already; nor
-    under one that is about to end, if there are others: it might be over before its node is."""
+    under one that is about to end, if there are others: it might be over before its node is missed, a second later."""
     now, of = time.monotonic(), dict[str, tuple[bool, int]]()
     for pod in witness.pods.values():
         story = witness.stories.get((pod.namespace, pod.job))
@@ -636,7 +636,7 @@ def _busiest(witness: Witness, hour_s: float) -> str:
             continue
         if pod.node and pod.phase == "Running":
             left = story.gang.hours - (now - story.running_since) / hour_s
-            of[pod.node] = max(of.get(pod.node, (False, 0)), (left > 1, story.gang.pods))
+            of[pod.node] = max(of.get(pod.node, (False, 0)), (left > 2, story.gang.pods))
     return max(sorted(of), key=of.__getitem__) if of else "gpu-00"
 
 

@@ -1107,30 +1107,38 @@ def _check_meta(meta: Object, was: Object | None) -> Iterator[Cause]:
         yield "metadata.name", "FieldValueInvalid", text
     elif len(name) > 253:
         yield "metadata.name", "FieldValueInvalid", f'Invalid value: "{name}": must be no more than 253 characters'
-    for key, value in (meta.get("labels") or {}).items():
-        if not _LABEL_KEY.match(key):
-            yield (
-                "metadata.labels",
-                "FieldValueInvalid",
-                f'Invalid value: "{key}": name part must consist of alphanumeric characters, "-", "_" or "."',
-            )
+    yield from check_marks(meta, "metadata")
+    if was is not None and was.get("deletionTimestamp"):
+        for added in sorted(set(meta.get("finalizers", [])) - set(was.get("finalizers", []))):
+            text = f'Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{{"{added}"}}'  # noqa: E501
+            yield "metadata.finalizers", "FieldValueForbidden", text
+    for owner in meta.get("ownerReferences", []):
+        for part in ("apiVersion", "kind", "name", "uid"):
+            if not owner.get(part):
+                yield f"metadata.ownerReferences.{part}", "FieldValueInvalid", 'Invalid value: "": must not be empty'
+    controllers = [o for o in meta.get("ownerReferences", []) if o.get("controller")]
+    if len(controllers) > 1:
+        text = f'Invalid value: "{controllers[1]["name"]}": Only one reference can have Controller set to true'
+        yield "metadata.ownerReferences", "FieldValueInvalid", text
+
+
+def check_marks(meta: Object, at: str) -> Iterator[Cause]:
+    """What is wrong with labels and annotations, of an object or of a template."""
+    for part in ("labels", "annotations"):
+        for key in meta.get(part) or {}:
+            if not _LABEL_KEY.match(key if part == "labels" else key.lower()):
+                text = f'Invalid value: "{key}": name part must consist of alphanumeric characters, "-", "_" or "."'
+                yield f"{at}.{part}", "FieldValueInvalid", text
+    for value in (meta.get("labels") or {}).values():
         if not _LABEL_VALUE.match(value):
             text = (
                 f'Invalid value: "{value}": a valid label must be an empty string or consist of alphanumeric characters, '  # noqa: E501
                 "'-', '_' or '.', and must start and end with an alphanumeric character"
             )
-            yield "metadata.labels", "FieldValueInvalid", text
+            yield f"{at}.labels", "FieldValueInvalid", text
     size = sum(len(k) + len(v) for k, v in (meta.get("annotations") or {}).items())
     if size > 262144:
-        yield "metadata.annotations", "FieldValueTooLong", "Too long: may not be more than 262144 bytes"
-    if was is not None and was.get("deletionTimestamp"):
-        for added in sorted(set(meta.get("finalizers", [])) - set(was.get("finalizers", []))):
-            text = f'Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{{"{added}"}}'  # noqa: E501
-            yield "metadata.finalizers", "FieldValueForbidden", text
-    controllers = [o for o in meta.get("ownerReferences", []) if o.get("controller")]
-    if len(controllers) > 1:
-        text = f'Invalid value: "{controllers[1]["name"]}": Only one reference can have Controller set to true'
-        yield "metadata.ownerReferences", "FieldValueInvalid", text
+        yield f"{at}.annotations", "FieldValueTooLong", "Too long: may not be more than 262144 bytes"
 
 
 # Selectors

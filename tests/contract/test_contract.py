@@ -101,6 +101,9 @@ def test_create_fills_in_what_the_server_owns(api: Api) -> None:
     assert api.ok("GET", api.path("configmaps", "a")) == obj
 
 
+OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "1"}
+
+
 def test_create_twice_is_a_conflict(api: Api) -> None:
     made(api, "configmaps", config_map("a"))
     answer = api.call("POST", api.path("configmaps"), config_map("a"))
@@ -131,6 +134,17 @@ def test_generate_name(api: Api) -> None:
             (422, "Invalid"),
             "metadata.labels",
         ),
+        (config_map("a", annotations={"a b": ""}), (422, "Invalid"), "metadata.annotations"),
+        (config_map("a", annotations={f"x.y/{'z' * 64}": ""}), (422, "Invalid"), "metadata.annotations"),
+        *(
+            (
+                config_map("a", ownerReferences=[{**OWNER, part: ""}]),
+                (422, "Invalid"),
+                f"metadata.ownerReferences.{part}",
+            )
+            for part in OWNER
+        ),
+        (config_map("a", ownerReferences=[{}]), (422, "Invalid"), "metadata.ownerReferences.uid"),
         ({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}, (400, "BadRequest"), None),
         ({"apiVersion": "v2", "kind": "ConfigMap", "metadata": {"name": "a"}}, (400, "BadRequest"), None),
         (
@@ -787,6 +801,11 @@ def test_a_job_is_defaulted(api: Api) -> None:
     ("changes", "field"),
     [
         ({"parallelism": -1}, "spec.parallelism"),
+        ({"meta": {"name": "a" * 64}}, "spec.template.labels"),
+        (
+            {"template": {**job("a")["spec"]["template"], "metadata": {"annotations": {"a b": ""}}}},
+            "spec.template.annotations",
+        ),
         ({"completionMode": "Other"}, "spec.completionMode"),
         ({"completionMode": "Indexed", "completions": None}, "spec.completions"),
         ({"pod": {"restartPolicy": "Always"}}, "spec.template.spec.restartPolicy"),

@@ -7,7 +7,7 @@ import asyncio
 import base64
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -26,11 +26,17 @@ from admission.controller.certificates import CA_CERT, CERT, KEY, Certificates, 
 from admission.controller.hooks import SECRET, Hooks
 from admission.kube.client import Conflict, Forbidden
 from admission.kube.clock import ServerClock
+from admission.sandbox.play import free_port
 from tests.controller.lab import NAMES, World
 from tests.controller.test_keep import until
 
 NOW = datetime.now(UTC)  # noqa: TID251 - TLS looks at the calendar
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/muster"
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
 
 
 def put(folder: Path, made: Certificates, *, ca: bool = True) -> None:
@@ -61,7 +67,7 @@ def der(made: Certificates) -> bytes:
 
 
 @pytest.mark.parametrize("ca", [True, False], ids=["with its CA", "whose CA somebody injects"])
-async def test_a_rotation_is_noticed(world: World, tmp_path: Path, unused_tcp_port: int, ca: bool) -> None:
+async def test_a_rotation_is_noticed(world: World, tmp_path: Path, port: int, ca: bool) -> None:
     folder, first, second = tmp_path / "certs", a_certificate(), a_certificate(60)
     put(folder, first, ca=ca)
     hooks = Hooks(
@@ -69,8 +75,8 @@ async def test_a_rotation_is_noticed(world: World, tmp_path: Path, unused_tcp_po
         NAMES,
         namespace="muster-system",
         host="127.0.0.1",
-        port=unused_tcp_port,
-        url=f"https://127.0.0.1:{unused_tcp_port}",
+        port=port,
+        url=f"https://127.0.0.1:{port}",
         folder=folder,
         look_every_s=0.01,
     )
@@ -89,17 +95,17 @@ async def test_a_rotation_is_noticed(world: World, tmp_path: Path, unused_tcp_po
         await world.client.put(CONFIGURATIONS, found)
     running = asyncio.ensure_future(hooks.run())
     try:
-        assert await served(unused_tcp_port, first.ca_cert) == der(first)
+        assert await served(port, first.ca_cert) == der(first)
         assert hooks.ends_at == ends_at(first)
         (folder / CERT).write_bytes(second.cert)  # half of a new one: the old one is served on
         await asyncio.sleep(0.05)
         assert not running.done()
-        assert await served(unused_tcp_port, first.ca_cert) == der(first)
+        assert await served(port, first.ca_cert) == der(first)
         put(folder, second, ca=ca)
 
         async def is_new() -> bool:
             try:
-                return await served(unused_tcp_port, second.ca_cert) == der(second)
+                return await served(port, second.ca_cert) == der(second)
             except ssl.SSLCertVerificationError:
                 return False
 
@@ -129,12 +135,12 @@ async def replica(world: World, port: int) -> AsyncIterator[Hooks]:
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_replica_that_leaves_answers_over_connections_that_are_kept(world: World, unused_tcp_port: int) -> None:
+async def test_a_replica_that_leaves_answers_over_connections_that_are_kept(world: World, port: int) -> None:
     """And closes each with an answer: whoever asks meanwhile would fail, and with him a job's creation."""
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    url = f"https://127.0.0.1:{unused_tcp_port}/mutate-jobs"
+    url = f"https://127.0.0.1:{port}/mutate-jobs"
     review = {"request": {"uid": "u", "operation": "DELETE", "userInfo": {"username": "ann"}}}
-    async with replica(world, unused_tcp_port) as hooks:
+    async with replica(world, port) as hooks:
         trust = ssl.create_default_context(cadata=(await told(world)).decode())
         running = asyncio.ensure_future(hooks.run())
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust, limit=1)) as kept:
@@ -154,7 +160,7 @@ async def test_a_replica_that_leaves_answers_over_connections_that_are_kept(worl
 
 
 async def test_a_replica_that_leaves_waits_for_no_review_that_hangs(
-    world: World, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+    world: World, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be killed in the midst of it, for it has twenty seconds."""
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
@@ -167,12 +173,12 @@ async def test_a_replica_that_leaves_waits_for_no_review_that_hangs(
         raise AssertionError
 
     review = {"request": {"uid": "u", "operation": "UPDATE", "oldObject": {}, "userInfo": {"username": "ann"}}}
-    async with replica(world, unused_tcp_port) as hooks, asyncio.timeout(40):
+    async with replica(world, port) as hooks, asyncio.timeout(40):
         monkeypatch.setattr(hooks.webhook._access, "allowed", hangs)
         trust = ssl.create_default_context(cadata=(await told(world)).decode())
         running = asyncio.ensure_future(hooks.run())
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
-            url = f"https://127.0.0.1:{unused_tcp_port}/validate-jobs"
+            url = f"https://127.0.0.1:{port}/validate-jobs"
             asking = asyncio.ensure_future(session.post(url, json=review))
             await asked.wait()
             running.cancel()
@@ -205,12 +211,10 @@ async def _spoilt(world: World) -> None:
 
 @pytest.mark.parametrize("harm", [_deleted, _emptied, _spoilt])
 @pytest.mark.parametrize("look", [Hooks._renew, Hooks.restore], ids=["look", "restore"])
-async def test_a_secret_that_is_lost_is_filled_again(
-    world: World, unused_tcp_port_factory: Callable[[], int], harm, look
-) -> None:
+async def test_a_secret_that_is_lost_is_filled_again(world: World, harm, look) -> None:
     """With what is served: a new CA would leave those untrusted who have not looked since."""
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    ports = [unused_tcp_port_factory() for _ in range(2)]
+    ports = [free_port() for _ in range(2)]
     async with replica(world, ports[0]) as first, replica(world, ports[1]):
         before = await served(ports[0], await told(world))
         await harm(world)
@@ -223,7 +227,7 @@ async def test_a_secret_that_is_lost_is_filled_again(
 
 @pytest.mark.parametrize(("days", "starts"), [(6, True), (-1, False)], ids=["due", "ended"])
 async def test_a_certificate_that_may_not_be_renewed_is_served_until_it_ends(
-    world: World, unused_tcp_port: int, days: int, starts: bool, monkeypatch: pytest.MonkeyPatch
+    world: World, port: int, days: int, starts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a replica that starts, too: else a restart in its last month would end the controller."""
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
@@ -243,12 +247,12 @@ async def test_a_certificate_that_may_not_be_renewed_is_served_until_it_ends(
     with contextlib.ExitStack() as stack:
         if not starts:
             stack.enter_context(pytest.raises(Forbidden))
-        async with replica(world, unused_tcp_port):
-            assert await served(unused_tcp_port, await told(world)) == der(had)
+        async with replica(world, port):
+            assert await served(port, await told(world)) == der(had)
 
 
 async def test_a_certificate_is_valid_by_the_clock_of_the_api_server(
-    world: World, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+    world: World, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that begins in its future, for this machine's clock is ahead, it takes for none: no job could be created."""
 
@@ -258,26 +262,24 @@ async def test_a_certificate_is_valid_by_the_clock_of_the_api_server(
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
     monkeypatch.setattr(web_response, "rfc822_formatted_time", lambda: format_datetime(its_clock(), usegmt=True))
     world.client.clock = ServerClock()
-    async with replica(world, unused_tcp_port):
-        leaf = x509.load_der_x509_certificate(await served(unused_tcp_port, await told(world)))
+    async with replica(world, port):
+        leaf = x509.load_der_x509_certificate(await served(port, await told(world)))
     assert leaf.not_valid_before_utc <= its_clock() < leaf.not_valid_after_utc
 
 
-async def test_a_secret_made_without_the_chart_can_be_taken_over_by_it(world: World, unused_tcp_port: int) -> None:
+async def test_a_secret_made_without_the_chart_can_be_taken_over_by_it(world: World, port: int) -> None:
     """The type of a Secret cannot be changed, and Helm applies that of the chart."""
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    async with replica(world, unused_tcp_port):
+    async with replica(world, port):
         made = await world.client.get(f"{SECRETS}/{SECRET}")
     installed = yaml.safe_load_all((Path(__file__).parents[2] / "config" / "controller.yaml").read_text())
     assert {made["type"]} == {one["type"] for one in installed if one["kind"] == "Secret"}
 
 
-async def test_an_old_ca_is_not_written_over_a_new_one(
-    world: World, unused_tcp_port_factory: Callable[[], int]
-) -> None:
+async def test_an_old_ca_is_not_written_over_a_new_one(world: World) -> None:
     """A replica that starts without a Secret makes a CA; the leader, told that jobs are not held, writes again."""
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    ports = [unused_tcp_port_factory() for _ in range(2)]
+    ports = [free_port() for _ in range(2)]
     async with replica(world, ports[0]) as leader:
         await _deleted(world)
         async with replica(world, ports[1]):
@@ -289,12 +291,12 @@ async def test_an_old_ca_is_not_written_over_a_new_one(
 
 @pytest.mark.parametrize(("kind", "left"), [("validating", None), ("validating", 0), ("mutating", 0), ("mutating", 1)])
 async def test_what_is_taken_out_of_a_configuration_is_put_in_at_the_next_look(
-    world: World, unused_tcp_port: int, kind: str, left: int | None
+    world: World, port: int, kind: str, left: int | None
 ) -> None:
     """A configuration that is gone, empty, or has but its first webhooks guards nothing, and says so to nobody."""
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
     path = CONFIGURATIONS.replace("mutating", kind)
-    async with replica(world, unused_tcp_port) as hooks:
+    async with replica(world, port) as hooks:
         whole = await world.client.get(path)
         if left is None:
             await world.client.delete(path)
@@ -305,7 +307,7 @@ async def test_what_is_taken_out_of_a_configuration_is_put_in_at_the_next_look(
 
 
 async def test_a_leaf_of_a_new_ca_is_served_when_the_api_server_was_told_of_it(
-    world: World, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+    world: World, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else writes the configurations again and again (GitOps, Helm): what did not come to it was not told."""
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
@@ -316,25 +318,23 @@ async def test_a_leaf_of_a_new_ca_is_served_when_the_api_server_was_told_of_it(
             raise Conflict(409, "Conflict", "the object has been modified")
         return await put(path, *arguments, **more)
 
-    async with replica(world, unused_tcp_port) as hooks:
-        before = await served(unused_tcp_port, await told(world))
+    async with replica(world, port) as hooks:
+        before = await served(port, await told(world))
         new = {name: base64.b64encode(value).decode() for name, value in a_certificate(90).data().items()}
         await world.client.merge_patch(f"{SECRETS}/{SECRET}", {"data": new})
         monkeypatch.setattr(world.client, "put", overtaken)
         with pytest.raises(TimeoutError):
             await hooks._renew()
-        assert await served(unused_tcp_port, await told(world)) == before
+        assert await served(port, await told(world)) == before
         monkeypatch.undo()
         await hooks._renew()
-        assert await served(unused_tcp_port, await told(world)) == ssl.PEM_cert_to_DER_cert(
-            base64.b64decode(new[CERT]).decode()
-        )
+        assert await served(port, await told(world)) == ssl.PEM_cert_to_DER_cert(base64.b64decode(new[CERT]).decode())
 
 
-async def test_what_keeps_it_from_being_written_again_is_told_now_and_then(world: World, unused_tcp_port: int) -> None:
+async def test_what_keeps_it_from_being_written_again_is_told_now_and_then(world: World, port: int) -> None:
     """It is tried every two seconds for as long as jobs are not held."""
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    async with replica(world, unused_tcp_port) as hooks:
+    async with replica(world, port) as hooks:
         await world.client.merge_patch(CONFIGURATIONS, {"webhooks": []})
         world.denied.add("PUT mutatingwebhookconfigurations")
         with capture_logs() as lines:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import itertools
 import signal
 import socket
 import sys
@@ -35,7 +34,7 @@ from admission.kube.client import ApiError, Beginning, Client, Forbidden, NotFou
 from admission.kube.lease import LEASES
 from admission.names import KUEUE_GROUP, Names
 from admission.sandbox.play import free_port
-from admission.sandbox.store import User
+from admission.sandbox.store import MERGE, Request, User
 from tests.jobs.test_pins import jobset
 from tests.web.running import Cluster, install, job
 
@@ -54,10 +53,11 @@ async def served(
     kinds: Sequence[dict[str, Any]] = (),
     lease: dict[str, Any] | None = None,
     classes: Sequence[dict[str, Any]] = (priority_class(NAMES),),
+    given: Cluster | None = None,
 ) -> AsyncIterator[tuple[Client, Replica]]:
     """A replica of this file in a sandbox, with a webhook that the API server reaches; `port`: where the file says that
     it is. `users`: people with a token each, NAME-token, who may not admit. `kinds`: more CRDs. `lease`: one that is
-    there before. `classes`: PriorityClasses."""
+    there before. `classes`: PriorityClasses. `given`: this sandbox, whose people are its own."""
     if not port:
         port = free_port()
         text += f"webhook: {{host: 127.0.0.1, port: {port}}}\n"
@@ -69,7 +69,7 @@ async def served(
         found.set_result(replica)
 
     async with (
-        Cluster(users={f"{name}-token": User(name, ()) for name in users}) as cluster,
+        given or Cluster(users={f"{name}-token": User(name, ()) for name in users}) as cluster,
         Client.plain(cluster.url, token="admin-token", backoff=(0.001, 0.01)) as client,
     ):
         await install(cluster, client)
@@ -175,25 +175,36 @@ async def test_who_hears_nothing_of_pods_leaves_the_lease_to_who_does(monkeypatc
         assert left[0].startswith("no news of Pod for ")
 
 
+class Led(Cluster):
+    """Kueue leads as long as `renews`: its Lease is renewed whenever somebody looks, however slow this machine is."""
+
+    renews = True
+    lease = Names(KUEUE_GROUP).rival_lease
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        if self.renews and (request.method, request.path) == ("GET", LEASES.path("elsewhere", self.lease)):
+            kind = self.store.kind("coordination.k8s.io", "leases")
+            found = self.store.find("coordination.k8s.io", "leases", "elsewhere", self.lease)
+            assert kind is not None
+            assert found is not None
+            patch = {"spec": {"leaseTransitions": found["spec"].get("leaseTransitions", 0) + 1}}
+            self.store.do(Request("patch", kind, "elsewhere", self.lease, patch, content_type=MERGE), self.clock())
+        return await super()._route(request)
+
+
 @pytest.mark.parametrize("elects", [True, False])
 async def test_in_kueue_mode_nothing_is_decided_while_kueue_leads(
     elects: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rival, "LOOK_S", 0.02)
-    group = f"apiGroup: {KUEUE_GROUP}\nkueueNamespace: elsewhere\n"
-    path = LEASES.path("elsewhere", Names(KUEUE_GROUP).rival_lease)
-    meta = {"name": Names(KUEUE_GROUP).rival_lease, "namespace": "elsewhere"}
-    body = {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": meta}
-    text = group + f"leaderElection: {{leaderElect: {str(elects).lower()}}}\n"
+    cluster = Led()
+    lease = {"apiVersion": LEASES.api_version, "kind": "Lease"}
+    lease["metadata"] = {"name": cluster.lease, "namespace": "elsewhere"}
+    text = (
+        f"apiGroup: {KUEUE_GROUP}\nkueueNamespace: elsewhere\nleaderElection: {{leaderElect: {str(elects).lower()}}}\n"
+    )
     crds = [yaml.safe_load(made) for made in crd.files(Names(KUEUE_GROUP)).values()]
-    async with served(text, kinds=crds, lease=body) as (client, replica):
-
-        async def renew() -> None:
-            for n in itertools.count():
-                spec = {"holderIdentity": "kueue-0", "leaseDurationSeconds": 1, "leaseTransitions": n}
-                await client.merge_patch(path, {"spec": spec}, fenced=False)
-                await asyncio.sleep(0.1)
-
+    async with served(text, kinds=crds, lease=lease, given=cluster) as (_, replica):
         policies = replace(replica, reviews=False)  # where these hold, nobody asks a replica that waits
 
         async def waits() -> bool:
@@ -202,16 +213,14 @@ async def test_in_kueue_mode_nothing_is_decided_while_kueue_leads(
         async def leads() -> bool:
             return not policies.ready() and replica.controller.leading
 
-        renewing = asyncio.ensure_future(renew())
         for _ in range(2):
+            cluster.renews = True
             await until(waits)
             # Longer than the Lease lasts: it is for its renewals that it goes on waiting.
             await asyncio.sleep(1.5)
             assert await waits()
-            renewing.cancel()
+            cluster.renews = False
             await until(leads)
-            renewing = asyncio.ensure_future(renew())
-        renewing.cancel()
 
 
 async def test_a_leader_that_is_stopped_in_the_middle_of_its_writes_leaves_none_in_doubt() -> None:
@@ -478,49 +487,28 @@ async def test_an_api_server_that_has_no_time_for_the_proof_says_nothing_of_the_
     says: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("admission.controller.serve.AGAIN_S", 0.02)
-    port = free_port()
-    text = HEAD + f"holdProofPeriod: 20ms\nwebhook: {{host: 127.0.0.1, port: {port}}}\n"
-    found: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
+    cluster = Busy()
+    cluster.says = says
 
-    async def started(replica: Replica) -> None:
-        found.set_result(replica)
+    async def asked_in_vain() -> bool:
+        return cluster.asked > 3
 
-    async with (
-        Busy() as cluster,
-        Client.plain(cluster.url, token="admin-token", backoff=(0.001, 0.01)) as client,
-    ):
-        cluster.says = says
-        await install(cluster, client)
-        await client.create(CLASSES, priority_class(NAMES))
-        await client.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-        url = f"https://127.0.0.1:{port}"
-        running = asyncio.ensure_future(
-            serve(client, load_config(text), namespace=HOME, webhook_url=url, started=started)
-        )
-
-        async def asked_in_vain() -> bool:
-            return running.done() or cluster.asked > 3
+    async with served("holdProofPeriod: 20ms\n", given=cluster) as (_, replica):
 
         async def proven() -> bool:
             return replica.held is not None and replica.held.holds
 
         async def leads() -> bool:
-            return running.done() or replica.controller.leading
+            return replica.controller.leading
 
-        try:
-            replica = await asyncio.wait_for(found, 300)
-            await until(leads)
-            await until(asked_in_vain)
-            assert not running.done()
-            assert (replica.held, replica.controller.stale.held) == (None, None)
-            cluster.says = 0
-            await until(proven)
-            cluster.says, cluster.asked = says, 0
-            await until(asked_in_vain)
-            assert await proven()
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+        await until(leads)
+        await until(asked_in_vain)
+        assert (replica.held, replica.controller.stale.held) == (None, None)
+        cluster.says = 0
+        await until(proven)
+        cluster.says, cluster.asked = says, 0
+        await until(asked_in_vain)
+        assert await proven()
 
 
 def test_who_refuses_as_it_begins_says_nothing_of_the_hold() -> None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -419,6 +420,13 @@ async def storm(seed: int, steps: int, *, workloads_only: bool = False) -> list[
     found = await made.wrong()
     await made.end()
     return found
+
+
+@pytest.mark.skipif(bool({"STORMS", "UPHEAVALS"} & os.environ.keys()), reason="others were asked for")
+def test_each_upheaval_happens_in_a_storm_that_is_always_played() -> None:
+    calm: Any = SimpleNamespace(chance=random.Random(1), user=None)
+    played = {type(one) for seeds in SEEDS.values() for seed in seeds for one in upheavals.of(calm, seed)}
+    assert played == set(upheavals.UPHEAVALS.values())
 
 
 @pytest.mark.parametrize(("rules", "seed"), [(rules, seed) for rules in SEEDS for seed in SEEDS[rules]])

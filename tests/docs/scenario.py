@@ -201,6 +201,7 @@ class Player:
         if name == "evicted":
             assert self.evicted == int(said), f"{where}: {self.evicted} were evicted"
             return
+        assert ("ClusterQueue", name) in self.town.objects, f"{where}: there is no queue {name}"
         used: Counter[str] = Counter()
         for one in self.town.gangs():
             if one.queue == name and one.admission is not None and not one.evicted:

@@ -22,6 +22,7 @@ from admission.names import Names
 from charts.monitoring import ALERTS
 from tests.chart.helm import needs_helm, template
 from tests.chart.test_chart import bare, of
+from tests.covered import said_by
 from tests.docs.blocks import (
     COMMANDS,
     ELSEWHERE,
@@ -69,14 +70,14 @@ def test_every_block_of_a_page_is_tried_or_has_a_reason(page: str) -> None:
 
 @pytest.mark.parametrize("known", ELSEWHERE, ids=lambda one: f"{one.page}: {one.begins[:30]}")
 def test_what_is_played_elsewhere_is(known: Elsewhere) -> None:
-    """The test is there, and reads the page."""
+    """The test is there, and names the page and how the block begins."""
     assert [one for one in blocks(known.page) if elsewhere(one) is known], "no such block"
     assert bool(known.by) != bool(known.because)
     if known.by:
-        file, _, function = known.by.partition("::")
-        source = (ROOT / file).read_text("utf-8")
-        assert f"def {function}(" in source, known.by
-        assert known.page in source or known.page.removeprefix("docs/") in source, known.by
+        said = said_by(known.by)
+        assert known.page in said, known.by
+        for text in (one.text for one in blocks(known.page) if elsewhere(one) is known):
+            assert [one for one in said if len(one) > 3 and text.startswith(one)], (known.by, text)
 
 
 def test_pages_that_are_played_are_known_to_who_plays_them() -> None:
@@ -174,6 +175,13 @@ def test_what_is_forwarded_and_what_kind_gets_is_in_the_chart() -> None:
     assert built == re.findall(r"load docker-image (\S+)", text) == [container["image"]]
     (rolled,) = re.findall(r"rollout status deployment/(\S+)", text)
     assert of(objects, "Deployment", rolled)
+
+
+def test_the_short_names_of_readme_are_those_of_the_kinds() -> None:
+    said = dict(re.findall(r"`(\w+)` *\((\w+)\)", (ROOT / "README.md").read_text("utf-8").replace("\n", " ")))
+    kinds = {name: kind for kind in said.values() if kind in BY_NAME for name in BY_NAME[kind].short_names}
+    assert said.items() <= kinds.items()
+    assert len(said) == 4
 
 
 # ---------------------------------------------------------------- manifests and values

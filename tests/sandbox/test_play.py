@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,22 @@ from admission.sandbox import play
 from admission.sandbox.http import Sandbox
 
 
-def test_it_serves_a_page_from_its_first_moment_until_it_is_interrupted(tmp_path: Path) -> None:
+@contextlib.contextmanager
+def serving(folder: Path, seconds: float) -> Iterator[subprocess.Popen[str]]:
     # As on a terminal: who runs tests in the background has SIGINT ignored.
     program = "import signal; signal.signal(2, signal.default_int_handler); from admission.cli import main; main()"
-    command = ["demo", "--serve", "--seconds", "3600"]
-    with subprocess.Popen([sys.executable, "-c", program, *command], stdout=subprocess.PIPE, text=True) as demo:
+    command = ["demo", "--serve", "--seconds", str(seconds)]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *command], stdout=subprocess.PIPE, text=True, cwd=folder
+    ) as demo:
+        try:
+            yield demo
+        finally:
+            demo.kill()
+
+
+def test_it_serves_a_page_from_its_first_moment_until_it_is_interrupted(tmp_path: Path) -> None:
+    with serving(tmp_path, 3600) as demo:
         assert demo.stdout is not None
         told = next(found for line in demo.stdout if (found := re.search(r"The page: (\S+) +\(token: (\S+)\)", line)))
         page = ""
@@ -36,7 +49,21 @@ def test_it_serves_a_page_from_its_first_moment_until_it_is_interrupted(tmp_path
         assert "Muster" in page
         demo.send_signal(signal.SIGINT)
         demo.stdout.read()
-    assert demo.returncode == 130
+        assert demo.wait() == 130
+
+
+def test_it_stays_up_after_its_day_with_a_kubeconfig(tmp_path: Path) -> None:
+    """Of a day that was too short, here: it says so, and stays up all the same."""
+    with serving(tmp_path, 0.1) as demo:
+        assert demo.stdout is not None
+        told = next(found for line in demo.stdout if (found := re.search(r"export KUBECONFIG=(\S+)", line)))
+        assert "muster queues" in demo.stdout.readline()
+        command = [sys.executable, "-m", "admission.cli", "queues", "-o", "name", "--kubeconfig", told[1]]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert set(play.TEAMS) <= {line.rpartition("/")[2] for line in listed.split()}
+        demo.send_signal(signal.SIGINT)
+        demo.stdout.read()
+        assert demo.wait() == 1
 
 
 @pytest.mark.parametrize(
@@ -44,6 +71,7 @@ def test_it_serves_a_page_from_its_first_moment_until_it_is_interrupted(tmp_path
     [
         pytest.param({"small": 1, "large": 1}, "", "gpu-01", id="most pods, the first by name"),
         pytest.param({"small": 1, "large": 5.5}, "", "gpu-00", id="the large one is about to end"),
+        pytest.param({"small": 1, "large": 4.5}, "", "gpu-00", id="the large one ends about when its node is missed"),
         pytest.param({"small": 5.5, "large": 5.5}, "", "gpu-01", id="both are"),
         pytest.param({"small": 5.5, "large": 1}, "large", "gpu-00", id="the large one was evicted"),
     ],

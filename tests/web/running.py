@@ -6,11 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
@@ -23,6 +20,7 @@ from admission.names import Names
 from admission.sandbox.http import Sandbox
 from admission.sandbox.store import Request, User
 from admission.web.server import Web
+from tests.controller.lab import crds
 
 Json = dict[str, Any]
 NAMES = Names()
@@ -134,12 +132,6 @@ def job(namespace: str, name: str, gpus: int, pods: int, priority: str = "") -> 
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
 
 
-@cache
-def _crds() -> tuple[Json, ...]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return tuple(yaml.load(path.read_bytes(), loader) for path in sorted(Path("crds").glob("muster.dev_*.yaml")))
-
-
 def _objects() -> Iterable[tuple[str, Json]]:
     def ours(kind: str, plural: str, name: str, spec: Json | None, namespace: str = "") -> tuple[str, Json]:
         meta = {"name": name, **({"namespace": namespace} if namespace else {})}
@@ -180,7 +172,7 @@ async def install(cluster: Cluster, client: Client) -> None:
     """The kinds, the teams with their quota, and the nodes."""
     kind = cluster.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
     assert kind is not None
-    for body in _crds():
+    for body in crds():
         cluster.store.do(Request("create", kind, body=body, manager="test"), cluster.clock())
     for path, body in _objects():
         await client.create(path, body)
