@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,9 +23,16 @@ from admission.controller.app import Controller
 from admission.controller.installation import Settings
 from admission.controller.proof import Held, policies_bound, policies_served, prove
 from admission.controller.rival import Rival, RivalLeads
-from admission.controller.setup import default_queue, looked_at, policy_settings, rules_of, settings_of, tuning_of
+from admission.controller.setup import (
+    default_queue,
+    limits_of,
+    looked_at,
+    policy_settings,
+    rules_of,
+    settings_of,
+    tuning_of,
+)
 from admission.jobs.hold import Identities
-from admission.jobs.requests import LIMITS
 from admission.kube.client import ApiError, Client, Fenced, TooManyRequests, Unavailable
 from admission.kube.lease import LeaderElector, LeadershipLost
 from admission.names import JOBS_HELD
@@ -88,9 +95,7 @@ async def serve(
     """
     names = config.names
     mode = await _mode(client, config)
-    limits = replace(
-        LIMITS, grace_s=config.max_termination_grace_period_seconds, child_jobs=config.max_jobs_per_job_set
-    )
+    limits = limits_of(config)
     pins = _mutating(policies.pins(names, Settings()))
     can_rank = mode == "webhook" or await _once_it_answers(lambda: policies_bound(client, pins), "how pods are pinned")
     controller = Controller(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from fractions import Fraction
 from typing import Any
 
@@ -12,6 +13,7 @@ from admission.controller import installation
 from admission.controller.app import Tuning
 from admission.controller.lifecycle import Settings
 from admission.engine.model import KUEUE, MUSTER, LabelSelector, Rules, Strategies, Transformation, UsageFairness
+from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import label_selector
 from admission.kube.flow import Flow
 from admission.quantity import parse_plain
@@ -101,6 +103,12 @@ def policy_settings(config: Configuration, home: str = "muster-system") -> insta
         governed_namespaces=selected if config.manage_jobs_without_queue_name else None,
         defaulted_namespaces=selected if config.local_queue_defaulting else None,
     )
+
+
+def limits_of(config: Configuration) -> Limits:
+    """Of what a queued job may say."""
+    grace, jobs = config.max_termination_grace_period_seconds, config.max_jobs_per_job_set
+    return dataclasses.replace(LIMITS, grace_s=grace, child_jobs=jobs)
 
 
 def default_queue(config: Configuration) -> str:

@@ -86,6 +86,7 @@ from admission.jobs.kinds import (
     view,
 )
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
+from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.workload import as_made, build_workload
 from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
 from admission.names import Names
@@ -188,7 +189,7 @@ def job_kind(manifest: Json) -> JobKind:
 
 @dataclass(frozen=True)
 class Governed:
-    """Whose jobs are queued, as the controller's configuration says."""
+    """Whose jobs are queued, and which may be, as the controller's configuration says."""
 
     namespaces: LabelSelector | None = None
     """None: of all."""
@@ -196,6 +197,7 @@ class Governed:
     """LocalQueue of those without a label; "": they are left alone."""
     known: bool = True
     """False: it was not read, and this is what it says by default."""
+    limits: Limits = LIMITS
 
 
 async def foresee(
@@ -204,7 +206,7 @@ async def foresee(
     namespace: str,
     rules: Rules,
     governed: Governed,
-    earlier: list[Earlier] | None = None,
+    earlier: list[Earlier],
 ) -> Foreseen:
     """What would become of a Job or JobSet if it were created now; nothing is created. `namespace` counts where the
     manifest names none. `earlier`: those that would be created before it; it is added to them. Raises ApiError when the
@@ -235,7 +237,7 @@ async def foresee(
     seen = replace(seen, without=view(kind, made, ask.names).unknown_keys)
     if kind is JOBSET and (refused := await _jobs_refused(ask, made, where)):
         return replace(seen, answer=Foresight.REFUSED, reason="Invalid", message=refused)
-    return await _decided(ask, kind, made, seen, rules, [] if earlier is None else earlier)
+    return await _decided(ask, kind, made, seen, rules, governed.limits, earlier)
 
 
 async def _outside(ask: Ask, namespace: str, governed: Governed) -> bool:
@@ -299,7 +301,7 @@ def _called(seen: Foreseen) -> str:
 
 
 async def _decided(
-    ask: Ask, kind: JobKind, made: Json, seen: Foreseen, rules: Rules, earlier: list[Earlier]
+    ask: Ask, kind: JobKind, made: Json, seen: Foreseen, rules: Rules, limits: Limits, earlier: list[Earlier]
 ) -> Foreseen:
     names = ask.names
     local = await ask.read_one(ask.local_queues, seen.queue, seen.namespace)
@@ -326,6 +328,7 @@ async def _decided(
         quotas=cluster.of(RESOURCE_QUOTAS.plural),
         runtime_classes=None if runtimes is None else {name_of(raw): raw for raw in runtimes},
         devices=cluster.devices,
+        limits=limits,
     )
     there = (cluster.found[plural] for plural in (_OUR_CLASSES, PRIORITY_CLASSES.plural))
     ours, of_pods = (None if found is None else {name_of(raw) for raw in found} for found in there)

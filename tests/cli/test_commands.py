@@ -849,6 +849,18 @@ async def test_submit_decides_by_the_rules_of_the_controller(world: World, tmp_p
     assert "may not read ConfigMap muster-system/muster-controller: judged by the rules of the preset" in told.stderr
 
 
+@pytest.mark.parametrize(("config", "code"), [("", 3), ("maxTerminationGracePeriodSeconds: 7200", 0)])
+async def test_submit_lets_a_job_say_what_the_controller_does(
+    world: World, tmp_path: Path, config: str, code: int
+) -> None:
+    await alone(world)
+    await configured(world, config)
+    made = job("train", pods=3)
+    made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 7200
+    told = (await run(world, tmp_path, "submit", written(tmp_path, made), code=code)).stdout
+    assert ("would start now" in told, "is at most 3600" in told) == (code == 0, code == 3)
+
+
 async def configured(world: World, config: str) -> None:
     meta = {"name": "muster-controller", "namespace": "muster-system"}
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
