@@ -196,23 +196,12 @@ def _of_containers(spec: Json, counts: Callable[[Json], dict[str, int]] = _conta
     return running
 
 
-def pod_requests(
-    pod_spec: Json,
-    *,
-    limit_ranges: Sequence[Json] = (),
-    overhead: Mapping[str, str] | None = None,
-    status: Json | None = None,
-) -> dict[str, int]:
-    """Resource -> amount of one pod, in the units of `quantity`, without the pod itself (resource `pods`).
-
-    `overhead` counts where the spec names none; `status` is that of a pod that is there. Raises QuantityError, naming
-    container and resource.
-    """
-    spec = _with_defaults(pod_spec, limit_ranges) if limit_ranges else pod_spec
+def pod_requests(spec: Json, *, status: Json | None = None) -> dict[str, int]:
+    """Resource -> amount of one pod, in the units of `quantity`, without the pod itself (resource `pods`). `status` is
+    that of a pod that is there. Raises QuantityError, naming container and resource."""
     running = _of_containers(spec, _of_one(status) if status else _container)
     running |= _of_whole_pod(spec, running, status)
-    extra = spec.get("overhead") if spec.get("overhead") is not None else overhead
-    _plus(running, _amounts(extra, "overhead"))
+    _plus(running, _amounts(spec.get("overhead"), "overhead"))
     return running
 
 
@@ -1044,9 +1033,6 @@ def shape_of(
     template: Json,
     names: Names,
     *,
-    limit_ranges: Sequence[Json] = (),
-    runtime_class: Json | None = None,
-    labels: Mapping[str, str] | None = None,
     siblings: Sequence[Mapping[str, str]] = (),
     namespace: str = "",
     many: bool = True,
@@ -1054,14 +1040,11 @@ def shape_of(
 ) -> PodShape:
     """What of a template decides where its pods may go. Never raises: what it cannot honour is in `refused`.
 
-    `labels` are added to the pods by their controller; `siblings` are the labels of the job's other pod sets; `many` is
-    whether there is more than one pod of this template; `child_pods` are those of one child job whose pods all have an
-    index (0: not known, or not all have one).
+    `siblings` are the labels of the job's other pod sets; `many` is whether there is more than one pod of this
+    template; `child_pods` are those of one child job whose pods all have an index (0: not known, or not all have one).
     """
     template = _with_what_was_added(template, names)
-    template = complete(template, limit_ranges=limit_ranges, runtime_class=runtime_class)
-    spec = obj(template.get("spec"))
-    own = {**(labels or {}), **labels_of(template)}
+    spec, own = obj(template.get("spec")), labels_of(template)
     refused: list[str] = []
     uncounted: list[str] = []
 

@@ -550,9 +550,8 @@ def admission_value(raw: object) -> tuple[Admission | None, list[str]]:
     return Admission(cluster_queue=text(raw.get("clusterQueue")), pod_sets=tuple(pod_sets)), problems
 
 
-def admission_object(value: Admission, names: Names | None = None) -> Json:
+def admission_object(value: Admission) -> Json:
     """An Admission as status.admission stores it."""
-    del names
     assignments = []
     for pod_set in value.pod_sets:
         entry: Json = {"name": pod_set.name, "count": pod_set.count}
@@ -645,29 +644,16 @@ def _preemptor(entry: Json | None) -> str:
     return rest.split(",")[0].split(")")[0].strip() if found else ""
 
 
-def pod_sets(
-    entries: Sequence[Json],
-    names: Names,
-    namespace: str,
-    *,
-    limit_ranges: Sequence[Json] = (),
-    runtime_classes: Mapping[str, Json] | None = None,
-) -> tuple[tuple[PodSet, ...], tuple[str, ...]]:
-    """spec.podSets as the engine has them.
-
-    LimitRanges and RuntimeClasses are for Workloads of others; those that we write say it all in their templates.
-    """
+def pod_sets(entries: Sequence[Json], names: Names, namespace: str) -> tuple[tuple[PodSet, ...], tuple[str, ...]]:
+    """spec.podSets as the engine has them. Their templates say all: of a Workload that somebody else made nothing is
+    added that they leave to LimitRanges and RuntimeClasses."""
     problems: list[str] = []
     out = []
     for entry in entries:
-        template = obj(entry.get("template"))
-        runtime = (runtime_classes or {}).get(text(obj(template.get("spec")).get("runtimeClassName")))
         count = whole(entry.get("count"), 1)
         shape = shape_of(
-            template,
+            obj(entry.get("template")),
             names,
-            limit_ranges=limit_ranges,
-            runtime_class=runtime,
             siblings=[labels_of(other.get("template")) for other in entries if other is not entry],
             namespace=namespace,
             many=count > 1,
@@ -765,8 +751,6 @@ def workload(
     raw: Json,
     names: Names,
     *,
-    limit_ranges: Sequence[Json] = (),
-    runtime_classes: Mapping[str, Json] | None = None,
     read: tuple[tuple[PodSet, ...], tuple[str, ...]] | None = None,
 ) -> tuple[Workload, tuple[str, ...]]:
     """A Workload as the engine has it. read: its pod sets, as `pod_sets` gave them for an equal spec."""
@@ -774,8 +758,7 @@ def workload(
     spec, status = obj(raw.get("spec")), obj(raw.get("status"))
     labels = texts(meta.get("labels"))
     if read is None:
-        entries = objects(spec.get("podSets"))
-        read = pod_sets(entries, names, where, limit_ranges=limit_ranges, runtime_classes=runtime_classes)
+        read = pod_sets(objects(spec.get("podSets")), names, where)
     problems = list(read[1])
     admission, wrong = admission_value(status.get("admission"))
     problems.extend(wrong)
