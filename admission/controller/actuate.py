@@ -1213,7 +1213,7 @@ class Actuator:
         }
         made = decision or self.decision_of(key)
         notes = {self._names.decision_annotation: made} if made else {}
-        self._events.record(about, kind, reason, message, action=reason, annotations=notes)
+        self._events.record(about, kind, reason, message, notes)
 
     def decision_of(self, key: JobKey) -> str:
         """Id of the decision that a job's Workload stands on; empty if there is none."""
