@@ -20,7 +20,7 @@ from admission.api.config import Configuration
 from admission.controller import policies
 from admission.controller.actuate import Options
 from admission.controller.app import Controller
-from admission.controller.installation import Settings
+from admission.controller.installation import PROVEN_IN, Settings
 from admission.controller.proof import Held, policies_bound, policies_served, prove
 from admission.controller.rival import Rival, RivalLeads
 from admission.controller.setup import (
@@ -46,8 +46,6 @@ _Found = TypeVar("_Found")
 
 PROOF_S = 10.0
 """So long a proof may take: nobody is admitted before the first one."""
-PROVEN_IN = "default"
-"""Namespace of the dry run: one that every cluster has and governs."""
 
 
 @dataclass
@@ -90,7 +88,7 @@ async def serve(
 ) -> None:
     """Run until cancelled.
 
-    namespace: where the lease lives and the proof is made. webhook_url: how the API server reaches this replica when it
+    namespace: where it runs, and its lease lives. webhook_url: how the API server reaches this replica when it
     does not run behind a Service. started: called once, when the copies begin to fill.
     """
     names = config.names
