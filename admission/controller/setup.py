@@ -13,8 +13,7 @@ from admission.controller import installation
 from admission.controller.app import Tuning
 from admission.controller.lifecycle import Settings
 from admission.engine.model import KUEUE, MUSTER, LabelSelector, Rules, Strategies, Transformation, UsageFairness
-from admission.jobs.requests import LIMITS, Limits
-from admission.jobs.values import label_selector
+from admission.jobs.requests import LIMITS, Limits, label_selector
 from admission.kube.flow import Flow
 from admission.quantity import parse_plain
 
@@ -86,14 +85,14 @@ def selector_of(config: Configuration, home: str = "muster-system") -> dict[str,
 
 def looked_at(config: Configuration, home: str = "muster-system") -> LabelSelector | None:
     """Namespaces whose jobs are queued."""
-    return label_selector(selector_of(config, home), [])
+    return label_selector(selector_of(config, home), "namespaceSelector", [])
 
 
 def counted_by_itself(config: Configuration) -> LabelSelector | None:
     """LocalQueues that have metrics of their own."""
     asked = config.metrics.local_queue_metrics
     selected = asked.local_queue_selector.model_dump(by_alias=True, exclude_none=True)
-    return label_selector(selected, []) if asked.enable else None
+    return label_selector(selected, "localQueueSelector", []) if asked.enable else None
 
 
 def policy_settings(config: Configuration, home: str = "muster-system") -> installation.Settings:

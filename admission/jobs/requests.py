@@ -31,6 +31,7 @@ from admission.engine.model import (
     Requirement,
     Toleration,
     TopologyRequest,
+    matches,
     of_class_label,
 )
 from admission.jobs.kinds import (
@@ -861,28 +862,22 @@ def both(first: Terms | None, second: Terms | None) -> Terms | None:
     return tuple({tuple(dict.fromkeys((*one, *other))): None for one in first for other in second})
 
 
+def label_selector(raw: object, where: str, problems: list[str]) -> LabelSelector | None:
+    """None, which matches nothing, for a missing one and for one that cannot be read."""
+    if not isinstance(raw, dict):
+        return None
+    parts = [Requirement(key, "In", (value,)) for key, value in sorted(texts(raw.get("matchLabels")).items())]
+    try:
+        parts += [requirement(part) for part in objects(raw.get("matchExpressions"))]
+    except ValueError as error:
+        problems.append(f"{where}: {error}")
+        return None
+    return LabelSelector(tuple(parts))
+
+
 def _selects(selector: object, labels: Mapping[str, str]) -> bool:
-    """Does a label selector of a pod match these labels? A missing one matches nothing."""
-    if not isinstance(selector, dict):
-        return False
-    if any(labels.get(key) != value for key, value in obj(selector.get("matchLabels")).items()):
-        return False
-    for part in objects(selector.get("matchExpressions")):
-        key, values = text(part.get("key")), items(part.get("values"))
-        match part.get("operator"):
-            case "In":
-                good = labels.get(key) in values
-            case "NotIn":
-                good = labels.get(key) not in values
-            case "Exists":
-                good = key in labels
-            case "DoesNotExist":
-                good = key not in labels
-            case _:
-                good = False
-        if not good:
-            return False
-    return True
+    """Does a label selector of a pod match these labels?"""
+    return matches(label_selector(selector, "labelSelector", []), labels)
 
 
 def _of_itself(term: Json, labels: Mapping[str, str], namespace: str) -> bool:
@@ -969,14 +964,10 @@ def _asked(
     """One term of affinity or anti-affinity; None where it selects pods of one job alone. own: labels of the pods of a
     template, in whose selectors the API server has not put its `matchLabelKeys` yet. pod: those of a pod that is there,
     which may mean another job than its own."""
-    key, selector = text(term.get("topologyKey")), term.get("labelSelector")
-    if not isinstance(selector, dict):
+    key, selector = text(term.get("topologyKey")), label_selector(term.get("labelSelector"), "labelSelector", [])
+    if selector is None:
         return None
-    needs = [Requirement(label, "In", (value,)) for label, value in sorted(texts(selector.get("matchLabels")).items())]
-    try:
-        needs += [requirement(part) for part in objects(selector.get("matchExpressions"))]
-    except ValueError:
-        return None
+    needs = list(selector.requirements)
     if own is not None:
         keys = sorted(_match_keys(term))
         needs += [Requirement(k, "In", (own.get(k, ""),)) for k in keys if k in own or k in _OF_ONE_JOB]

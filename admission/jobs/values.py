@@ -33,7 +33,6 @@ from admission.engine.model import (
     Flavor,
     FlavorQuotas,
     Fungibility,
-    LabelSelector,
     LocalQueue,
     Namespace,
     Node,
@@ -44,7 +43,6 @@ from admission.engine.model import (
     Preemption,
     PreemptionPolicy,
     Quota,
-    Requirement,
     ResourceGroup,
     StopPolicy,
     Strategy,
@@ -59,8 +57,8 @@ from admission.jobs.requests import (
     anti_affinity,
     exclusive_key,
     host_ports,
+    label_selector,
     pod_requests,
-    requirement,
     shape_of,
     toleration,
     topology_value,
@@ -178,20 +176,6 @@ def _tolerations(raw: object) -> tuple[Toleration, ...]:
     return tuple(toleration(t) for t in objects(raw))
 
 
-def label_selector(raw: object, problems: list[str]) -> LabelSelector | None:
-    """None, which matches nothing, for a missing one and for one that cannot be read."""
-    if not isinstance(raw, dict):
-        return None
-    parts = [Requirement(key, "In", (value,)) for key, value in sorted(texts(raw.get("matchLabels")).items())]
-    for part in objects(raw.get("matchExpressions")):
-        try:
-            parts.append(requirement(part))
-        except ValueError as error:
-            problems.append(f"namespaceSelector: {error}")
-            return None
-    return LabelSelector(tuple(parts))
-
-
 # ---------------------------------------------------------------- queues
 
 
@@ -251,7 +235,7 @@ def cluster_queue(raw: Json, names: Names) -> tuple[ClusterQueue, tuple[str, ...
         cohort=text(spec.get("cohortName")),
         groups=_groups(spec, problems),
         strategy=_enum(Strategy, spec.get("queueingStrategy"), Strategy.BEST_EFFORT_FIFO, "queueingStrategy", problems),
-        namespace_selector=label_selector(spec.get("namespaceSelector"), problems),
+        namespace_selector=label_selector(spec.get("namespaceSelector"), "namespaceSelector", problems),
         fungibility=Fungibility(
             # "Borrow" and "Preempt" are the older names.
             stop_when_borrowing=fungibility.get("whenCanBorrow") in (None, "MayStopSearch", "Borrow"),
