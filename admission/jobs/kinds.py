@@ -305,6 +305,11 @@ def objects(value: Any) -> list[Json]:
     return [item for item in items(value) if isinstance(item, dict)]
 
 
+def containers_of(pod_spec: Json) -> list[Json]:
+    """Those that run, then those that start them."""
+    return [*objects(pod_spec.get("containers")), *objects(pod_spec.get("initContainers"))]
+
+
 def claim_templates(template: Json) -> list[str]:
     """ResourceClaimTemplates that a pod template names."""
     claims = objects(obj(template.get("spec")).get("resourceClaims"))
@@ -318,8 +323,8 @@ def _service_account(spec: Json) -> str:
 
 def device_classes(template: Json) -> list[str]:
     """DeviceClasses that a pod template asks for by their own names."""
-    spec, names = obj(template.get("spec")), set[str]()
-    for container in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))):
+    names = set[str]()
+    for container in containers_of(obj(template.get("spec"))):
         resources = obj(container.get("resources"))
         names.update(map(str, (*obj(resources.get("requests")), *obj(resources.get("limits")))))
     return [name.removeprefix(OF_DEVICE_CLASS) for name in names if name.startswith(OF_DEVICE_CLASS)]
@@ -510,7 +515,11 @@ def _put_back(raw: Json, path: Sequence[str], was: Sequence[Any]) -> None:
 
 def spec_hash(slots: Sequence[Slot], size: Any) -> str:
     """16 hex digits over the templates and what says how many pods there are."""
-    said = [size, [[slot.pod_set, slot.template, *([slot.notes] if slot.notes else ())] for slot in slots]]
+    return digest([size, [[slot.pod_set, slot.template, *([slot.notes] if slot.notes else ())] for slot in slots]])
+
+
+def digest(said: object) -> str:
+    """16 hex digits over what can be written as JSON."""
     return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
@@ -679,7 +688,7 @@ def _mounted(pod_spec: Json, made: Mapping[str, tuple[str, Json]]) -> tuple[tupl
     """Of claims that are made for a JobSet, those that pods get: whose container mounts a volume of that name."""
     if not made:
         return ()
-    containers = [*objects(pod_spec.get("containers")), *objects(pod_spec.get("initContainers"))]
+    containers = containers_of(pod_spec)
     mounts = {text(mount.get("name")) for one in containers for mount in objects(one.get("volumeMounts"))}
     return tuple((volume, made[volume][0]) for volume in sorted(mounts & made.keys()))
 

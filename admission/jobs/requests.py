@@ -16,7 +16,6 @@ shape says it in `refused`, in words, and such a gang is not admitted on real no
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +39,9 @@ from admission.jobs.kinds import (
     JobKind,
     Json,
     annotations_of,
+    containers_of,
     device_classes,
+    digest,
     digits,
     items,
     json_of,
@@ -406,7 +407,7 @@ def _is_extended(name: str) -> bool:
 def _in_parts(pod_spec: Json) -> list[str]:
     """Raises QuantityError."""
     out: dict[str, None] = {}
-    for container in (*objects(pod_spec.get("containers")), *objects(pod_spec.get("initContainers"))):
+    for container in containers_of(pod_spec):
         resources = obj(container.get("resources"))
         for field in ("limits", "requests"):
             for name, amount in obj(resources.get(field)).items():
@@ -459,7 +460,7 @@ def _limits(limit_range: Json) -> list[Json]:
 def _by_container(spec: Json) -> list[tuple[str, dict[str, int], dict[str, int]]]:
     """(who, requests, limits)."""
     out = []
-    for container in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))):
+    for container in containers_of(spec):
         who = f"container {text(container.get('name'))!r}"
         out.append((who, _container(container), _amounts(obj(container.get("resources")).get("limits"), who)))
     return out
@@ -560,14 +561,14 @@ def _silent(spec: Json, kind: str, resource: str) -> list[Json]:
         said = obj(container.get("resources"))
         return resource in obj(said.get("limits")) or (kind == "requests" and resource in obj(said.get("requests")))
 
-    return [one for one in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))) if not says(one)]
+    return [one for one in containers_of(spec) if not says(one)]
 
 
 def quotas_mark(quotas: Iterable[Json]) -> str:
     """Hash of what ResourceQuotas, in their order, allow pods; "" for nothing."""
     specs = [obj(quota.get("spec")) for quota in quotas]
     said = [one for one in specs if any(_quota_name(name) for name in obj(one.get("hard")))]
-    return _mark(said) if said else ""
+    return digest(said) if said else ""
 
 
 def limits_mark(limit_ranges: Iterable[Json]) -> str:
@@ -580,7 +581,7 @@ def limits_mark(limit_ranges: Iterable[Json]) -> str:
         bounds = [obj(item.get(key)) for key in ("min", "max", "maxLimitRequestRatio")]
         if any(bounds):
             said.append([item.get("type"), bounds])
-    return _mark(said) if said else ""
+    return digest(said) if said else ""
 
 
 def class_mark(runtime_class: Json | None) -> str:
@@ -588,7 +589,7 @@ def class_mark(runtime_class: Json | None) -> str:
     if runtime_class is None:
         return "absent"
     said = obj(obj(runtime_class.get("overhead")).get("podFixed")), obj(runtime_class.get("scheduling"))
-    return _mark(said) if any(said) else ""
+    return digest(said) if any(said) else ""
 
 
 def defaults_mark(limits: str, classes: Iterable[tuple[str, str]], claims: Iterable[tuple[str, str]] = ()) -> str:
@@ -596,11 +597,7 @@ def defaults_mark(limits: str, classes: Iterable[tuple[str, str]], claims: Itera
     that it names; claims: `Devices.marks`."""
     said = sorted(pair for pair in classes if pair[1])
     asked = sorted(claims)
-    return _mark([limits, said, *([asked] if asked else [])]) if limits or said or asked else ""
-
-
-def _mark(said: object) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+    return digest([limits, said, *([asked] if asked else [])]) if limits or said or asked else ""
 
 
 # ---------------------------------------------------------------- what is too much
@@ -753,7 +750,6 @@ def _placing(spec: Json, limits: Limits, words: Excess) -> tuple[tuple[str, bool
     rules = obj(spec.get("affinity"))
     parts, values = _node_affinity_size(rules)
     pods = [objects(obj(rules.get(word)).get(_REQUIRED)) for word in ("podAffinity", "podAntiAffinity")]
-    containers = [*objects(spec.get("containers")), *objects(spec.get("initContainers"))]
     claims = sum("persistentVolumeClaim" in volume for volume in objects(spec.get("volumes")))
     return (
         (words.affinity, parts > limits.affinity_parts or values > limits.affinity_values),
@@ -761,7 +757,7 @@ def _placing(spec: Json, limits: Limits, words: Excess) -> tuple[tuple[str, bool
         (words.spread, _too_many(objects(spec.get("topologySpreadConstraints")), limits)),
         (words.tolerations, len(items(spec.get("tolerations"))) > limits.tolerations),
         (words.node_selector, len(obj(spec.get("nodeSelector"))) > limits.node_selector),
-        (words.ports, sum(len(items(one.get("ports"))) for one in containers) > limits.ports),
+        (words.ports, sum(len(items(one.get("ports"))) for one in containers_of(spec)) > limits.ports),
         (words.claims, claims > limits.claims),
     )
 
