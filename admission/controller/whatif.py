@@ -333,8 +333,7 @@ async def _decided(
     there = (cluster.found[plural] for plural in (_OUR_CLASSES, PRIORITY_CLASSES.plural))
     ours, of_pods = (None if found is None else {name_of(raw) for raw in found} for found in there)
     vain = named_in_vain(job, ours, of_pods, await _accounts_lacking(ask, job))
-    problems = (*vain, *problems)
-    if problems:
+    if problems := tuple(dict.fromkeys((*job.problems, *vain, *problems))):
         return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message="; ".join(problems))
     # Of two that are made in the same second the order is that of the uids.
     value["metadata"] |= {"uid": f"what-if-{len(earlier):06}", "creationTimestamp": values.rfc3339(ask.now)}
@@ -669,7 +668,7 @@ def _to_rest(state: State, cluster: _Cluster, ask: Ask) -> _Rest:
 
 
 def _drained(state: State, gangs: Mapping[Key, Workload]) -> list[Workload]:
-    """Those whose queue is stopped, and drained."""
+    """Those whose queue is stopped and drained, or stopped while they wait for admission checks."""
     out = []
     for gang in gangs.values():
         if gang.admission is not None and not gang.finished and not gang.evicted:
@@ -677,7 +676,8 @@ def _drained(state: State, gangs: Mapping[Key, Workload]) -> list[Workload]:
                 state.cluster_queue(gang.admission.cluster_queue),
                 state.local_queue((gang.namespace, gang.queue)),
             )
-            if any(queue is not None and queue.stop_policy is StopPolicy.HOLD_AND_DRAIN for queue in queues):
+            policies = {queue.stop_policy for queue in queues if queue is not None}
+            if StopPolicy.HOLD_AND_DRAIN in policies or (StopPolicy.HOLD in policies and not gang.admitted):
                 out.append(gang)
     return out
 
