@@ -21,7 +21,7 @@ from msgspec import structs
 from admission.api.reasons import advice_for
 from admission.controller.answers import Place, plain
 from admission.controller.ask import Ask
-from admission.controller.change import as_applied
+from admission.controller.change import as_applied, key_of, kinds_of
 from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED, priority_class_of
 from admission.controller.defaults import Defaults, named_in_vain
 from admission.controller.resources import (
@@ -88,7 +88,7 @@ from admission.jobs.kinds import (
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.workload import as_made, build_workload
-from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
 from admission.names import Names
 
 Json = dict[str, Any]
@@ -430,13 +430,12 @@ class _Cluster:
             state.apply(Put(neighbours.laid_on(gang)))
         return state, called
 
-    def changed(self, objects_: Sequence[Json], kinds: Mapping[str, str]) -> _Cluster:
-        """With these objects in the place of those of their names. `kinds`: plurals by kind."""
+    def changed(self, objects_: Sequence[Json], kinds: Mapping[str, Kind]) -> _Cluster:
+        """With these objects in the place of those of their names."""
         found = dict(self.found)
         for one in objects_:
-            plural, key = kinds[text(one.get("kind"))], (namespace_of(one), name_of(one))
-            others = [raw for raw in found[plural] or () if (namespace_of(raw), name_of(raw)) != key]
-            found[plural] = [*others, one]
+            plural = kinds[text(one.get("kind"))].plural
+            found[plural] = [*(raw for raw in found[plural] or () if key_of(raw) != key_of(one)), one]
         return replace(self, found=found)
 
 
@@ -584,10 +583,9 @@ async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules)
     stored = await _stored_of(ask, gangs)
     if any(cluster.found[plural] is None for plural in _NEEDED) or stored.unseen:
         return Outlook(known=False, hidden=ask.hidden)
-    kinds = {kind.kind: kind.plural for kind in (NAMESPACES, *map(ask.kind, QUOTA))}
     state, called = cluster.with_one_more(None, rules, stored, [])
     before = _to_rest(state, cluster, ask)
-    changed = cluster.changed(stored_as, kinds)
+    changed = cluster.changed(stored_as, kinds_of(ask))
     state, _ = changed.with_one_more(None, rules, stored, [])
     queues = {gang.key: state.queue_of(gang) for gang in gangs}
     after = _to_rest(state, changed, ask)
