@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from admission.api.flavors import AdmissionCheck, ResourceFlavor, Topology
 from admission.api.queues import ClusterQueue, Cohort, LocalQueue
-from admission.api.schema import OBJECT_NAME_HELP, Resource, broken_updates, path_text, say
+from admission.api.schema import OBJECT_NAME, OBJECT_NAME_HELP, Resource, broken_updates, path_text, say
 from admission.api.structural import schema_of
 from admission.api.workload import Workload, WorkloadPriorityClass
 from admission.names import Names
@@ -279,9 +279,5 @@ def _metadata_problems(obj: Mapping[str, Any]) -> Iterator[str]:
     name = meta.get("name")
     if not name and not meta.get("generateName"):
         yield "metadata.name: write a name"
-    elif name and not (
-        isinstance(name, str)
-        and len(name) <= 253
-        and re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name)
-    ):
+    elif name and not (isinstance(name, str) and len(name) <= 253 and re.fullmatch(OBJECT_NAME, name)):
         yield f"metadata.name: {name!r} {OBJECT_NAME_HELP}"

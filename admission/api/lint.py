@@ -1371,19 +1371,12 @@ def _covers(entry: Json, taint: Json) -> bool:
 
 
 def _selects(selector: Json, labels: Mapping[str, str]) -> bool:
-    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
-        return False
-    for part in selector.get("matchExpressions") or ():
-        key, values = part["key"], part.get("values") or ()
-        holds = {
-            "In": labels.get(key) in values,
-            "NotIn": labels.get(key) not in values,
-            "Exists": key in labels,
-            "DoesNotExist": key not in labels,
-        }[part["operator"]]
-        if not holds:
-            return False
-    return True
+    needs = [model.Requirement(key, "In", (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
+    needs += [
+        model.Requirement(part["key"], part["operator"], tuple(part.get("values") or ()))
+        for part in selector.get("matchExpressions") or ()
+    ]
+    return model.matches(model.LabelSelector(tuple(needs)), labels)
 
 
 def _is_device(resource: str) -> bool:

@@ -209,7 +209,7 @@ def _text(pattern: str, message: str, max_length: int) -> Any:
     return Annotated[str, Field(max_length=max_length), _pattern(pattern, message)]
 
 
-_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _LABEL_NAME = r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])"
 _QUALIFIED = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?" + _LABEL_NAME + "$"
 OBJECT_NAME_HELP = "is no object name: write lower-case letters, digits, '-' and '.', for example team-a"
@@ -233,7 +233,7 @@ if TYPE_CHECKING:
     Amount = str | int
     Weight = str | int
 else:
-    ObjectName = _text(_SUBDOMAIN, OBJECT_NAME_HELP, 253)
+    ObjectName = _text(OBJECT_NAME, OBJECT_NAME_HELP, 253)
     PodSetName = _text(
         r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         "is no pod set name: write lower-case letters, digits and '-', for example workers",

@@ -450,11 +450,12 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
 
 
 def _said_by(config: Any, session: Session, *, known: bool) -> tuple[Any, Any]:
-    """(rules by which is decided, whose jobs are) of a configuration."""
-    from admission.controller.setup import default_queue, looked_at, rules_of
+    """(rules by which is decided, whose jobs are, and which may be) of a configuration."""
+    from admission.controller.setup import default_queue, limits_of, looked_at, rules_of
     from admission.controller.whatif import Governed
 
-    return rules_of(config), Governed(looked_at(config, session.home), default_queue(config), known)
+    queued = looked_at(config, session.home), default_queue(config), known, limits_of(config)
+    return rules_of(config), Governed(*queued)
 
 
 async def rules_in_use(session: Session) -> tuple[Any, Any, str]:

@@ -227,7 +227,7 @@ class Actuator:
         status = with_conditions(seen.status, self._said(seen, shown.conditions), now, seen.generation)
         match decision:
             case Admit():
-                status["admission"] = values.admission_object(decision.admission, self._names)
+                status["admission"] = values.admission_object(decision.admission)
                 again = condition(status, REQUEUED)
                 if again is not None and again.get("status") == "False":
                     why, said = _queued_again(str(again.get("reason", "")))
@@ -253,7 +253,7 @@ class Actuator:
             case Claim():
                 status["claim"] = values.claim_object(decision.record)
             case Replace():
-                status["admission"] = values.admission_object(decision.admission, self._names)
+                status["admission"] = values.admission_object(decision.admission)
                 status.pop("unhealthyNodes", None)
             case _:
                 status.pop("admission", None)
@@ -1030,7 +1030,7 @@ class Actuator:
     async def _give_back(self, seen: WorkloadSeen, pods: tuple[tuple[str, int], ...]) -> None:
         status = with_conditions(seen.status, (), self._now(), seen.generation)
         status["reclaimablePods"] = [{"name": name, "count": count} for name, count in pods]
-        status["admission"] = values.admission_object(self._without_done(seen, dict(pods)), self._names)
+        status["admission"] = values.admission_object(self._without_done(seen, dict(pods)))
         await self._apply_status(seen, status)
 
     def _without_done(self, seen: WorkloadSeen, gone: Mapping[str, int]) -> Admission:
@@ -1199,7 +1199,7 @@ class Actuator:
         }
         made = decision or self.decision_of(key)
         notes = {self._names.decision_annotation: made} if made else {}
-        self._events.record(about, kind, reason, message, action=reason, annotations=notes)
+        self._events.record(about, kind, reason, message, notes)
 
     def decision_of(self, key: JobKey) -> str:
         """Id of the decision that a job's Workload stands on; empty if there is none."""

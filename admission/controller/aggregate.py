@@ -101,6 +101,7 @@ class Aggregate:
             self._trusted = ca
 
     async def _publish(self, have: Certificates) -> None:
+        """Raises TimeoutError where somebody else is always quicker."""
         bundle = base64.b64encode(have.bundle).decode()
         path = _API_SERVICES.path(name=self._api_service)
         for _ in range(5):
@@ -116,3 +117,4 @@ class Aggregate:
                 continue
             log.info("APIService updated", name=self._api_service)
             return
+        raise TimeoutError(f"APIService {self._api_service} keeps changing under this replica")

@@ -19,7 +19,20 @@ from admission.controller.resources import NAMESPACES, PODS, QUOTA, of_jobs
 from admission.controller.standing import current, stop_policy_of
 from admission.engine.model import Detail
 from admission.jobs import pins
-from admission.jobs.kinds import DELETED, ENDED, KIND_OF, JobKind, JobView, items, labels_of, obj, text, view
+from admission.jobs.kinds import (
+    DELETED,
+    ENDED,
+    KIND_OF,
+    JobKind,
+    JobView,
+    items,
+    labels_of,
+    name_of,
+    namespace_of,
+    obj,
+    text,
+    view,
+)
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, Kind, NotFound, Undeclared
 from admission.kube.lease import LEASES
@@ -272,8 +285,12 @@ def as_written(raw: Json) -> Json:
 
 def key_of(raw: Json) -> tuple[str, str]:
     """(namespace, name) of an object."""
-    meta = obj(raw.get("metadata"))
-    return text(meta.get("namespace")), text(meta.get("name"))
+    return namespace_of(raw), name_of(raw)
+
+
+def kinds_of(ask: Ask) -> dict[str, Kind]:
+    """Namespaces and the kinds of quota, by name, in the order in which their objects can be created."""
+    return {kind.kind: kind for kind in (NAMESPACES, *map(ask.kind, QUOTA))}
 
 
 async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool, new: str = "") -> Changes:
@@ -281,7 +298,7 @@ async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool,
     last. An object whose fields somebody else manages is refused with their name, never taken from them; one of the
     kind `new`, if it is there already. Raises ApiError when nobody answers a dry run; of what is written it is told
     how far it came."""
-    kinds = {kind.kind: kind for kind in (NAMESPACES, *map(ask.kind, QUOTA))}
+    kinds = kinds_of(ask)
     order = list(kinds)
     rows: list[Change] = []
     coming = _namespaces_of(given)
@@ -378,7 +395,7 @@ def _sent(kind: Kind, one: Json, namespace: str) -> tuple[str, str, Json]:
 async def as_applied(ask: Ask, given: Sequence[Json], namespace: str) -> tuple[list[Json], list[str]]:
     """(quota objects as the API server would store them, if they took the place of what is there; what it refuses, and
     why). Nothing is written, and who manages which fields does not matter. Raises ApiError when nobody answers."""
-    kinds = {kind.kind: kind for kind in (NAMESPACES, *map(ask.kind, QUOTA))}
+    kinds = kinds_of(ask)
     coming = _namespaces_of(given)
     stored: list[Json] = []
     refused: list[str] = []

@@ -21,7 +21,7 @@ from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, WorkloadSeen
 from admission.engine.model import Pairs, PodSet
 from admission.jobs import devices, pins, values, volumes
-from admission.jobs.kinds import KIND_OF, JobKind, JobView, labels_of, millis, obj, objects, view
+from admission.jobs.kinds import KIND_OF, JobKind, JobView, containers_of, labels_of, millis, obj, view
 from admission.jobs.requests import of_jobset
 from admission.kube.client import Kind
 from admission.names import (
@@ -191,8 +191,7 @@ def _read_pod_sets(names: Names, namespace: str, raw: bytes) -> PodSets:
     counts = tuple((str(entry.get("name", "main")), int(entry.get("count", 1))) for entry in entries)
     templates = [obj(entry.get("template")) for entry in entries]
     for template in templates:
-        spec = obj(template.get("spec"))
-        for container in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))):
+        for container in containers_of(obj(template.get("spec"))):
             for name in _UNREAD:
                 container.pop(name, None)
     own = [()] * len(entries) if any(map(_read_by_labels, templates)) else list(map(_unlabelled, templates))

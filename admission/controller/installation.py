@@ -9,6 +9,9 @@ from typing import Any
 from admission.jobs.hold import IDENTITIES, Identities
 from admission.jobs.requests import LIMITS, Limits
 
+PROVEN_IN = "default"
+"""Where the controller proves by a dry run that jobs are held: a namespace that every cluster has and governs."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -23,6 +26,5 @@ class Settings:
     nowhere."""
     namespace: str = "muster-system"
     service_account: str = "muster-controller"
-    proof_namespace: str = "default"
-    """Where the controller proves by a dry run that jobs are held."""
+
     labels: Mapping[str, str] = field(default_factory=lambda: {"app.kubernetes.io/name": "muster"})

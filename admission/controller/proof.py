@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from admission.controller.resources import PRIORITY_CLASSES, of_jobs
+from admission.jobs.kinds import JOB
 from admission.kube.client import ApiError, Client, Kind, NotFound, TooManyRequests, Unavailable, unanswered
 from admission.names import Names
 
@@ -23,8 +25,6 @@ _POLICIES = Kind("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicie
 _BINDINGS = Kind(
     "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", False
 )
-_JOBS = Kind("batch", "v1", "jobs", "Job")
-_CLASSES = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,8 @@ async def missing(client: Client, wanted: Sequence[Mapping[str, Any]]) -> list[s
     there: dict[str, set[str]] = {}
     for kind in sorted({one["kind"] for one in wanted}):
         plural = kind.lower().removesuffix("policy") + "policies" if kind.endswith("Policy") else kind.lower() + "s"
-        of = _CLASSES if kind == _CLASSES.kind else Kind("admissionregistration.k8s.io", "v1", plural, kind, False)
+        guard = Kind("admissionregistration.k8s.io", "v1", plural, kind, False)
+        of = PRIORITY_CLASSES if kind == PRIORITY_CLASSES.kind else guard
         try:
             listed = await client.get(of.path())
         except NotFound:
@@ -133,7 +134,7 @@ async def prove(
         if gone := await missing(client, wanted):
             some = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
             again = f", and not all that guards it is there: install {some} again"
-        answer = await client.create(_JOBS.path(namespace), job, dry_run=True, fenced=False)
+        answer = await client.create(of_jobs(JOB).path(namespace), job, dry_run=True, fenced=False)
     except ApiError as error:
         if says_nothing(error):
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from admission.controller.installation import Settings
+from admission.controller.installation import PROVEN_IN, Settings
 from admission.names import JOBSET_GROUP, Names
 
 Object = dict[str, Any]
@@ -136,7 +136,7 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
     leader = role("Role", LEADER_VIEWER, of_lease, settings.namespace)
     everybody = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}
     # The proof of hold offers a Job there, as a dry run.
-    proof = role("Role", "muster-hold-proof", [rule("batch", ["jobs"], ["create"])], settings.proof_namespace)
+    proof = role("Role", "muster-hold-proof", [rule("batch", ["jobs"], ["create"])], PROVEN_IN)
     # Which front proxy speaks for the callers of the visibility API.
     of_proxy = [rule("", ["configmaps"], ["get"], ["extension-apiserver-authentication"])]
     front_proxy = role("Role", "muster-front-proxy", of_proxy, "kube-system")
@@ -211,7 +211,7 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
         leader,
         binding("RoleBinding", LEADER_VIEWER, LEADER_VIEWER, settings.namespace) | {"subjects": [everybody]},
         proof,
-        binding("RoleBinding", "muster-hold-proof", "muster-hold-proof", settings.proof_namespace),
+        binding("RoleBinding", "muster-hold-proof", "muster-hold-proof", PROVEN_IN),
         front_proxy,
         binding("RoleBinding", "muster-front-proxy", "muster-front-proxy", "kube-system"),
         viewer,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,12 +20,19 @@ from admission.api.config import Configuration
 from admission.controller import policies
 from admission.controller.actuate import Options
 from admission.controller.app import Controller
-from admission.controller.installation import Settings
+from admission.controller.installation import PROVEN_IN, Settings
 from admission.controller.proof import Held, policies_bound, policies_served, prove
 from admission.controller.rival import Rival, RivalLeads
-from admission.controller.setup import default_queue, looked_at, policy_settings, rules_of, settings_of, tuning_of
+from admission.controller.setup import (
+    default_queue,
+    limits_of,
+    looked_at,
+    policy_settings,
+    rules_of,
+    settings_of,
+    tuning_of,
+)
 from admission.jobs.hold import Identities
-from admission.jobs.requests import LIMITS
 from admission.kube.client import ApiError, Client, Fenced, TooManyRequests, Unavailable
 from admission.kube.lease import LeaderElector, LeadershipLost
 from admission.names import JOBS_HELD
@@ -39,8 +46,6 @@ _Found = TypeVar("_Found")
 
 PROOF_S = 10.0
 """So long a proof may take: nobody is admitted before the first one."""
-PROVEN_IN = "default"
-"""Namespace of the dry run: one that every cluster has and governs."""
 
 
 @dataclass
@@ -83,14 +88,12 @@ async def serve(
 ) -> None:
     """Run until cancelled.
 
-    namespace: where the lease lives and the proof is made. webhook_url: how the API server reaches this replica when it
+    namespace: where it runs, and its lease lives. webhook_url: how the API server reaches this replica when it
     does not run behind a Service. started: called once, when the copies begin to fill.
     """
     names = config.names
     mode = await _mode(client, config)
-    limits = replace(
-        LIMITS, grace_s=config.max_termination_grace_period_seconds, child_jobs=config.max_jobs_per_job_set
-    )
+    limits = limits_of(config)
     pins = _mutating(policies.pins(names, Settings()))
     can_rank = mode == "webhook" or await _once_it_answers(lambda: policies_bound(client, pins), "how pods are pinned")
     controller = Controller(

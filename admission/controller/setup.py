@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +13,7 @@ from admission.controller import installation
 from admission.controller.app import Tuning
 from admission.controller.lifecycle import Settings
 from admission.engine.model import KUEUE, MUSTER, LabelSelector, Rules, Strategies, Transformation, UsageFairness
-from admission.jobs.values import label_selector
+from admission.jobs.requests import LIMITS, Limits, label_selector
 from admission.kube.flow import Flow
 from admission.quantity import parse_plain
 
@@ -84,14 +85,14 @@ def selector_of(config: Configuration, home: str = "muster-system") -> dict[str,
 
 def looked_at(config: Configuration, home: str = "muster-system") -> LabelSelector | None:
     """Namespaces whose jobs are queued."""
-    return label_selector(selector_of(config, home), [])
+    return label_selector(selector_of(config, home), "namespaceSelector", [])
 
 
 def counted_by_itself(config: Configuration) -> LabelSelector | None:
     """LocalQueues that have metrics of their own."""
     asked = config.metrics.local_queue_metrics
     selected = asked.local_queue_selector.model_dump(by_alias=True, exclude_none=True)
-    return label_selector(selected, []) if asked.enable else None
+    return label_selector(selected, "localQueueSelector", []) if asked.enable else None
 
 
 def policy_settings(config: Configuration, home: str = "muster-system") -> installation.Settings:
@@ -101,6 +102,12 @@ def policy_settings(config: Configuration, home: str = "muster-system") -> insta
         governed_namespaces=selected if config.manage_jobs_without_queue_name else None,
         defaulted_namespaces=selected if config.local_queue_defaulting else None,
     )
+
+
+def limits_of(config: Configuration) -> Limits:
+    """Of what a queued job may say."""
+    grace, jobs = config.max_termination_grace_period_seconds, config.max_jobs_per_job_set
+    return dataclasses.replace(LIMITS, grace_s=grace, child_jobs=jobs)
 
 
 def default_queue(config: Configuration) -> str:

@@ -21,7 +21,7 @@ from msgspec import structs
 from admission.api.reasons import advice_for
 from admission.controller.answers import Place, plain
 from admission.controller.ask import Ask
-from admission.controller.change import as_applied
+from admission.controller.change import as_applied, key_of, kinds_of
 from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED, priority_class_of
 from admission.controller.defaults import Defaults, named_in_vain
 from admission.controller.resources import (
@@ -86,8 +86,9 @@ from admission.jobs.kinds import (
     view,
 )
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
+from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.workload import as_made, build_workload
-from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
 from admission.names import Names
 
 Json = dict[str, Any]
@@ -188,7 +189,7 @@ def job_kind(manifest: Json) -> JobKind:
 
 @dataclass(frozen=True)
 class Governed:
-    """Whose jobs are queued, as the controller's configuration says."""
+    """Whose jobs are queued, and which may be, as the controller's configuration says."""
 
     namespaces: LabelSelector | None = None
     """None: of all."""
@@ -196,6 +197,7 @@ class Governed:
     """LocalQueue of those without a label; "": they are left alone."""
     known: bool = True
     """False: it was not read, and this is what it says by default."""
+    limits: Limits = LIMITS
 
 
 async def foresee(
@@ -204,7 +206,7 @@ async def foresee(
     namespace: str,
     rules: Rules,
     governed: Governed,
-    earlier: list[Earlier] | None = None,
+    earlier: list[Earlier],
 ) -> Foreseen:
     """What would become of a Job or JobSet if it were created now; nothing is created. `namespace` counts where the
     manifest names none. `earlier`: those that would be created before it; it is added to them. Raises ApiError when the
@@ -235,7 +237,7 @@ async def foresee(
     seen = replace(seen, without=view(kind, made, ask.names).unknown_keys)
     if kind is JOBSET and (refused := await _jobs_refused(ask, made, where)):
         return replace(seen, answer=Foresight.REFUSED, reason="Invalid", message=refused)
-    return await _decided(ask, kind, made, seen, rules, [] if earlier is None else earlier)
+    return await _decided(ask, kind, made, seen, rules, governed.limits, earlier)
 
 
 async def _outside(ask: Ask, namespace: str, governed: Governed) -> bool:
@@ -299,7 +301,7 @@ def _called(seen: Foreseen) -> str:
 
 
 async def _decided(
-    ask: Ask, kind: JobKind, made: Json, seen: Foreseen, rules: Rules, earlier: list[Earlier]
+    ask: Ask, kind: JobKind, made: Json, seen: Foreseen, rules: Rules, limits: Limits, earlier: list[Earlier]
 ) -> Foreseen:
     names = ask.names
     local = await ask.read_one(ask.local_queues, seen.queue, seen.namespace)
@@ -327,12 +329,12 @@ async def _decided(
         quotas=cluster.of(RESOURCE_QUOTAS.plural),
         runtime_classes=None if runtimes is None else {name_of(raw): raw for raw in runtimes},
         devices=cluster.devices,
+        limits=limits,
     )
     classes = (cluster.found[plural] for plural in (_OUR_CLASSES, PRIORITY_CLASSES.plural))
     ours, of_pods = (None if found is None else {name_of(raw) for raw in found} for found in classes)
     vain = named_in_vain(job, ours, of_pods, await _accounts_lacking(ask, job))
-    problems = (*vain, *problems)
-    if problems:
+    if problems := tuple(dict.fromkeys((*job.problems, *vain, *problems))):
         return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message="; ".join(problems))
     # Of two that are made in the same second the order is that of the uids.
     value["metadata"] |= {"uid": f"what-if-{len(earlier):06}", "creationTimestamp": values.rfc3339(ask.now)}
@@ -429,13 +431,12 @@ class _Cluster:
             state.apply(Put(neighbours.laid_on(gang)))
         return state, called
 
-    def changed(self, objects_: Sequence[Json], kinds: Mapping[str, str]) -> _Cluster:
-        """With these objects in the place of those of their names. `kinds`: plurals by kind."""
+    def changed(self, objects_: Sequence[Json], kinds: Mapping[str, Kind]) -> _Cluster:
+        """With these objects in the place of those of their names."""
         found = dict(self.found)
         for one in objects_:
-            plural, key = kinds[text(one.get("kind"))], (namespace_of(one), name_of(one))
-            others = [raw for raw in found[plural] or () if (namespace_of(raw), name_of(raw)) != key]
-            found[plural] = [*others, one]
+            plural = kinds[text(one.get("kind"))].plural
+            found[plural] = [*(raw for raw in found[plural] or () if key_of(raw) != key_of(one)), one]
         return replace(self, found=found)
 
 
@@ -583,10 +584,9 @@ async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules)
     stored = await _stored_of(ask, gangs)
     if any(cluster.found[plural] is None for plural in _NEEDED) or stored.unseen:
         return Outlook(known=False, hidden=ask.hidden)
-    kinds = {kind.kind: kind.plural for kind in (NAMESPACES, *map(ask.kind, QUOTA))}
     state, called = cluster.with_one_more(None, rules, stored, [])
     before = _to_rest(state, cluster, ask)
-    changed = cluster.changed(stored_as, kinds)
+    changed = cluster.changed(stored_as, kinds_of(ask))
     state, _ = changed.with_one_more(None, rules, stored, [])
     queues = {gang.key: state.queue_of(gang) for gang in gangs}
     after = _to_rest(state, changed, ask)
@@ -667,7 +667,7 @@ def _to_rest(state: State, cluster: _Cluster, ask: Ask) -> _Rest:
 
 
 def _drained(state: State, gangs: Mapping[Key, Workload]) -> list[Workload]:
-    """Those whose queue is stopped, and drained."""
+    """Those whose queue is stopped and drained, or stopped while they wait for admission checks."""
     out = []
     for gang in gangs.values():
         if gang.admission is not None and not gang.finished and not gang.evicted:
@@ -675,7 +675,8 @@ def _drained(state: State, gangs: Mapping[Key, Workload]) -> list[Workload]:
                 state.cluster_queue(gang.admission.cluster_queue),
                 state.local_queue((gang.namespace, gang.queue)),
             )
-            if any(queue is not None and queue.stop_policy is StopPolicy.HOLD_AND_DRAIN for queue in queues):
+            policies = {queue.stop_policy for queue in queues if queue is not None}
+            if StopPolicy.HOLD_AND_DRAIN in policies or (StopPolicy.HOLD in policies and not gang.admitted):
                 out.append(gang)
     return out
 

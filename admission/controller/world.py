@@ -936,7 +936,7 @@ class World:
             lost_nodes=lost,
             tainted=tuple(sorted(tainted.items())),
             short=tuple(sorted((node, left) for node, left in bare.items() if node not in gone)),
-            unnamed=tuple(sorted({*lost} - _nodes_of(workload.value))) if workload is not None and lost else (),
+            unnamed=tuple(sorted({*lost} - _hosts_given(workload.value))) if workload is not None and lost else (),
             lost_at=earliest(gone_until, bare_until),
             heard_since=self._silence.over_since,
             made_since=self.making.ended_at(key, now),
@@ -1135,7 +1135,8 @@ class World:
         gated: list[Key] = []
         stranded: list[Key] = []
         pinned = _pinned(workload.view.value) if workload is not None else frozenset()
-        standing = _nodes_of(workload.view.value) if workload is not None and job is not None and job.survives else None
+        survives = workload is not None and job is not None and job.survives
+        standing = _hosts_given(workload.view.value) if workload is not None and survives else None
         for key in sorted(pods):
             pod = pods[key]
             if not pod.done:
@@ -1770,20 +1771,8 @@ def _devices_asked(job: JobView) -> list[Key]:
     return [*((job.namespace, name) for name in job.claim_templates), *(("", name) for name in job.device_classes)]
 
 
-def _nodes_of(value: Workload) -> frozenset[str]:
-    """Names of the nodes that a reservation names."""
-    if value.admission is None:
-        return frozenset()
-    return frozenset(
-        domain.values[-1]
-        for pod_set in value.admission.pod_sets
-        if pod_set.topology is not None
-        for domain in pod_set.topology.domains
-    )
-
-
 def _hosts_given(value: Workload) -> frozenset[str]:
-    """The same, where domains are nodes and no wider."""
+    """Names of the nodes that a reservation names; none where its domains are wider."""
     admission = value.admission if not value.finished else None
     return frozenset(
         domain.values[-1]

@@ -305,22 +305,26 @@ def objects(value: Any) -> list[Json]:
     return [item for item in items(value) if isinstance(item, dict)]
 
 
+def containers_of(pod_spec: Json) -> list[Json]:
+    """Those that run, then those that start them."""
+    return [*objects(pod_spec.get("containers")), *objects(pod_spec.get("initContainers"))]
+
+
 def claim_templates(template: Json) -> list[str]:
     """ResourceClaimTemplates that a pod template names."""
     claims = objects(obj(template.get("spec")).get("resourceClaims"))
     return [name for one in claims if (name := text(one.get("resourceClaimTemplateName")))]
 
 
-def _service_account(template: Json) -> str:
-    spec = obj(template.get("spec"))
+def _service_account(spec: Json) -> str:
     # A JobSet keeps the older name as its owner wrote it.
     return text(spec.get("serviceAccountName")) or text(spec.get("serviceAccount"))
 
 
 def device_classes(template: Json) -> list[str]:
     """DeviceClasses that a pod template asks for by their own names."""
-    spec, names = obj(template.get("spec")), set[str]()
-    for container in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))):
+    names = set[str]()
+    for container in containers_of(obj(template.get("spec"))):
         resources = obj(container.get("resources"))
         names.update(map(str, (*obj(resources.get("requests")), *obj(resources.get("limits")))))
     return [name.removeprefix(OF_DEVICE_CLASS) for name in names if name.startswith(OF_DEVICE_CLASS)]
@@ -511,7 +515,11 @@ def _put_back(raw: Json, path: Sequence[str], was: Sequence[Any]) -> None:
 
 def spec_hash(slots: Sequence[Slot], size: Any) -> str:
     """16 hex digits over the templates and what says how many pods there are."""
-    said = [size, [[slot.pod_set, slot.template, *([slot.notes] if slot.notes else ())] for slot in slots]]
+    return digest([size, [[slot.pod_set, slot.template, *([slot.notes] if slot.notes else ())] for slot in slots]])
+
+
+def digest(said: object) -> str:
+    """16 hex digits over what can be written as JSON."""
     return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
@@ -680,7 +688,7 @@ def _mounted(pod_spec: Json, made: Mapping[str, tuple[str, Json]]) -> tuple[tupl
     """Of claims that are made for a JobSet, those that pods get: whose container mounts a volume of that name."""
     if not made:
         return ()
-    containers = [*objects(pod_spec.get("containers")), *objects(pod_spec.get("initContainers"))]
+    containers = containers_of(pod_spec)
     mounts = {text(mount.get("name")) for one in containers for mount in objects(one.get("volumeMounts"))}
     return tuple((volume, made[volume][0]) for volume in sorted(mounts & made.keys()))
 
@@ -865,6 +873,8 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
     limit, unread = said_by_labels(labels, annotations, names)
     fewest, cannot_be = fewest_pods(kind, owned, slots, names)
     problems = [*_problems(kind, slots, inverse), *unread, *cannot_be]
+    specs = [obj(slot.template.get("spec")) for slot in slots]
+    to_run = [spec for spec, slot in zip(specs, slots, strict=True) if slot.count]
     return JobView(
         kind=kind.kind,
         namespace=text(meta.get("namespace")),
@@ -876,26 +886,12 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         labelled=names.queue_label in labels,
         ungoverned=names.ungoverned_label in labels,
         priority_class=labels.get(names.priority_class_label, ""),
-        pod_priority_class=next(
-            (found for slot in slots if (found := text(obj(slot.template.get("spec")).get("priorityClassName")))), ""
-        ),
-        pod_priority_classes=tuple(
-            sorted(
-                {
-                    name
-                    for slot in slots
-                    if slot.count and (name := text(obj(slot.template.get("spec")).get("priorityClassName")))
-                }
-            )
-        ),
-        runtime_classes=tuple(
-            sorted({name for slot in slots if (name := text(obj(slot.template.get("spec")).get("runtimeClassName")))})
-        ),
+        pod_priority_class=next((found for spec in specs if (found := text(spec.get("priorityClassName")))), ""),
+        pod_priority_classes=tuple(sorted({text(spec.get("priorityClassName")) for spec in to_run} - {""})),
+        runtime_classes=tuple(sorted({text(spec.get("runtimeClassName")) for spec in specs} - {""})),
         claim_templates=tuple(sorted({name for slot in slots for name in claim_templates(slot.template)})),
         device_classes=tuple(sorted({name for slot in slots for name in device_classes(slot.template)})),
-        service_accounts=tuple(
-            sorted({name for slot in slots if slot.count and (name := _service_account(slot.template))} - {"default"})
-        ),
+        service_accounts=tuple(sorted({_service_account(spec) for spec in to_run} - {"", "default"})),
         owner=None
         if owner is None
         else (text(owner.get("apiVersion")), text(owner.get("kind")), text(owner.get("uid"))),
@@ -925,7 +921,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         started=inverse is not None,
         started_for=text(inverse.get("for")) if inverse is not None else "",
         started_by_another=started_by_another(raw, names),
-        marked_for=_marked_for(raw, names) if kind is JOB else "",
+        marked_for=labels_of(spec.get("template")).get(names.workload_uid_label, "") if kind is JOB else "",
         template_frozen=kind.frozen_by_start_time,
         paused=labels.get(names.pause_label) == "true",
         gated_by=annotations.get(names.gated_by_annotation, ""),
@@ -1065,11 +1061,6 @@ def _no_value(kind: JobKind, raw: Json, key: str, value: str, names: Names) -> s
             "podFailurePolicy that ignores DisruptionTarget"
         )
     return ""
-
-
-def _marked_for(raw: Json, names: Names) -> str:
-    meta = obj(obj(obj(raw.get("spec")).get("template")).get("metadata"))
-    return texts(meta.get("labels")).get(names.workload_uid_label, "")
 
 
 def _problems(kind: JobKind, slots: Sequence[Slot], inverse: Mapping[str, Any] | None) -> list[str]:

@@ -16,7 +16,6 @@ shape says it in `refused`, in words, and such a gang is not admitted on real no
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from admission.engine.model import (
     Requirement,
     Toleration,
     TopologyRequest,
+    matches,
     of_class_label,
 )
 from admission.jobs.kinds import (
@@ -39,7 +39,9 @@ from admission.jobs.kinds import (
     JobKind,
     Json,
     annotations_of,
+    containers_of,
     device_classes,
+    digest,
     digits,
     items,
     json_of,
@@ -196,23 +198,12 @@ def _of_containers(spec: Json, counts: Callable[[Json], dict[str, int]] = _conta
     return running
 
 
-def pod_requests(
-    pod_spec: Json,
-    *,
-    limit_ranges: Sequence[Json] = (),
-    overhead: Mapping[str, str] | None = None,
-    status: Json | None = None,
-) -> dict[str, int]:
-    """Resource -> amount of one pod, in the units of `quantity`, without the pod itself (resource `pods`).
-
-    `overhead` counts where the spec names none; `status` is that of a pod that is there. Raises QuantityError, naming
-    container and resource.
-    """
-    spec = _with_defaults(pod_spec, limit_ranges) if limit_ranges else pod_spec
+def pod_requests(spec: Json, *, status: Json | None = None) -> dict[str, int]:
+    """Resource -> amount of one pod, in the units of `quantity`, without the pod itself (resource `pods`). `status` is
+    that of a pod that is there. Raises QuantityError, naming container and resource."""
     running = _of_containers(spec, _of_one(status) if status else _container)
     running |= _of_whole_pod(spec, running, status)
-    extra = spec.get("overhead") if spec.get("overhead") is not None else overhead
-    _plus(running, _amounts(extra, "overhead"))
+    _plus(running, _amounts(spec.get("overhead"), "overhead"))
     return running
 
 
@@ -416,7 +407,7 @@ def _is_extended(name: str) -> bool:
 def _in_parts(pod_spec: Json) -> list[str]:
     """Raises QuantityError."""
     out: dict[str, None] = {}
-    for container in (*objects(pod_spec.get("containers")), *objects(pod_spec.get("initContainers"))):
+    for container in containers_of(pod_spec):
         resources = obj(container.get("resources"))
         for field in ("limits", "requests"):
             for name, amount in obj(resources.get(field)).items():
@@ -469,7 +460,7 @@ def _limits(limit_range: Json) -> list[Json]:
 def _by_container(spec: Json) -> list[tuple[str, dict[str, int], dict[str, int]]]:
     """(who, requests, limits)."""
     out = []
-    for container in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))):
+    for container in containers_of(spec):
         who = f"container {text(container.get('name'))!r}"
         out.append((who, _container(container), _amounts(obj(container.get("resources")).get("limits"), who)))
     return out
@@ -570,14 +561,14 @@ def _silent(spec: Json, kind: str, resource: str) -> list[Json]:
         said = obj(container.get("resources"))
         return resource in obj(said.get("limits")) or (kind == "requests" and resource in obj(said.get("requests")))
 
-    return [one for one in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))) if not says(one)]
+    return [one for one in containers_of(spec) if not says(one)]
 
 
 def quotas_mark(quotas: Iterable[Json]) -> str:
     """Hash of what ResourceQuotas, in their order, allow pods; "" for nothing."""
     specs = [obj(quota.get("spec")) for quota in quotas]
     said = [one for one in specs if any(_quota_name(name) for name in obj(one.get("hard")))]
-    return _mark(said) if said else ""
+    return digest(said) if said else ""
 
 
 def limits_mark(limit_ranges: Iterable[Json]) -> str:
@@ -590,7 +581,7 @@ def limits_mark(limit_ranges: Iterable[Json]) -> str:
         bounds = [obj(item.get(key)) for key in ("min", "max", "maxLimitRequestRatio")]
         if any(bounds):
             said.append([item.get("type"), bounds])
-    return _mark(said) if said else ""
+    return digest(said) if said else ""
 
 
 def class_mark(runtime_class: Json | None) -> str:
@@ -598,7 +589,7 @@ def class_mark(runtime_class: Json | None) -> str:
     if runtime_class is None:
         return "absent"
     said = obj(obj(runtime_class.get("overhead")).get("podFixed")), obj(runtime_class.get("scheduling"))
-    return _mark(said) if any(said) else ""
+    return digest(said) if any(said) else ""
 
 
 def defaults_mark(limits: str, classes: Iterable[tuple[str, str]], claims: Iterable[tuple[str, str]] = ()) -> str:
@@ -606,11 +597,7 @@ def defaults_mark(limits: str, classes: Iterable[tuple[str, str]], claims: Itera
     that it names; claims: `Devices.marks`."""
     said = sorted(pair for pair in classes if pair[1])
     asked = sorted(claims)
-    return _mark([limits, said, *([asked] if asked else [])]) if limits or said or asked else ""
-
-
-def _mark(said: object) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+    return digest([limits, said, *([asked] if asked else [])]) if limits or said or asked else ""
 
 
 # ---------------------------------------------------------------- what is too much
@@ -763,7 +750,6 @@ def _placing(spec: Json, limits: Limits, words: Excess) -> tuple[tuple[str, bool
     rules = obj(spec.get("affinity"))
     parts, values = _node_affinity_size(rules)
     pods = [objects(obj(rules.get(word)).get(_REQUIRED)) for word in ("podAffinity", "podAntiAffinity")]
-    containers = [*objects(spec.get("containers")), *objects(spec.get("initContainers"))]
     claims = sum("persistentVolumeClaim" in volume for volume in objects(spec.get("volumes")))
     return (
         (words.affinity, parts > limits.affinity_parts or values > limits.affinity_values),
@@ -771,7 +757,7 @@ def _placing(spec: Json, limits: Limits, words: Excess) -> tuple[tuple[str, bool
         (words.spread, _too_many(objects(spec.get("topologySpreadConstraints")), limits)),
         (words.tolerations, len(items(spec.get("tolerations"))) > limits.tolerations),
         (words.node_selector, len(obj(spec.get("nodeSelector"))) > limits.node_selector),
-        (words.ports, sum(len(items(one.get("ports"))) for one in containers) > limits.ports),
+        (words.ports, sum(len(items(one.get("ports"))) for one in containers_of(spec)) > limits.ports),
         (words.claims, claims > limits.claims),
     )
 
@@ -872,28 +858,22 @@ def both(first: Terms | None, second: Terms | None) -> Terms | None:
     return tuple({tuple(dict.fromkeys((*one, *other))): None for one in first for other in second})
 
 
+def label_selector(raw: object, where: str, problems: list[str]) -> LabelSelector | None:
+    """None, which matches nothing, for a missing one and for one that cannot be read."""
+    if not isinstance(raw, dict):
+        return None
+    parts = [Requirement(key, "In", (value,)) for key, value in sorted(texts(raw.get("matchLabels")).items())]
+    try:
+        parts += [requirement(part) for part in objects(raw.get("matchExpressions"))]
+    except ValueError as error:
+        problems.append(f"{where}: {error}")
+        return None
+    return LabelSelector(tuple(parts))
+
+
 def _selects(selector: object, labels: Mapping[str, str]) -> bool:
-    """Does a label selector of a pod match these labels? A missing one matches nothing."""
-    if not isinstance(selector, dict):
-        return False
-    if any(labels.get(key) != value for key, value in obj(selector.get("matchLabels")).items()):
-        return False
-    for part in objects(selector.get("matchExpressions")):
-        key, values = text(part.get("key")), items(part.get("values"))
-        match part.get("operator"):
-            case "In":
-                good = labels.get(key) in values
-            case "NotIn":
-                good = labels.get(key) not in values
-            case "Exists":
-                good = key in labels
-            case "DoesNotExist":
-                good = key not in labels
-            case _:
-                good = False
-        if not good:
-            return False
-    return True
+    """Does a label selector of a pod match these labels?"""
+    return matches(label_selector(selector, "labelSelector", []), labels)
 
 
 def _of_itself(term: Json, labels: Mapping[str, str], namespace: str) -> bool:
@@ -980,14 +960,10 @@ def _asked(
     """One term of affinity or anti-affinity; None where it selects pods of one job alone. own: labels of the pods of a
     template, in whose selectors the API server has not put its `matchLabelKeys` yet. pod: those of a pod that is there,
     which may mean another job than its own."""
-    key, selector = text(term.get("topologyKey")), term.get("labelSelector")
-    if not isinstance(selector, dict):
+    key, selector = text(term.get("topologyKey")), label_selector(term.get("labelSelector"), "labelSelector", [])
+    if selector is None:
         return None
-    needs = [Requirement(label, "In", (value,)) for label, value in sorted(texts(selector.get("matchLabels")).items())]
-    try:
-        needs += [requirement(part) for part in objects(selector.get("matchExpressions"))]
-    except ValueError:
-        return None
+    needs = list(selector.requirements)
     if own is not None:
         keys = sorted(_match_keys(term))
         needs += [Requirement(k, "In", (own.get(k, ""),)) for k in keys if k in own or k in _OF_ONE_JOB]
@@ -1044,9 +1020,6 @@ def shape_of(
     template: Json,
     names: Names,
     *,
-    limit_ranges: Sequence[Json] = (),
-    runtime_class: Json | None = None,
-    labels: Mapping[str, str] | None = None,
     siblings: Sequence[Mapping[str, str]] = (),
     namespace: str = "",
     many: bool = True,
@@ -1054,14 +1027,11 @@ def shape_of(
 ) -> PodShape:
     """What of a template decides where its pods may go. Never raises: what it cannot honour is in `refused`.
 
-    `labels` are added to the pods by their controller; `siblings` are the labels of the job's other pod sets; `many` is
-    whether there is more than one pod of this template; `child_pods` are those of one child job whose pods all have an
-    index (0: not known, or not all have one).
+    `siblings` are the labels of the job's other pod sets; `many` is whether there is more than one pod of this
+    template; `child_pods` are those of one child job whose pods all have an index (0: not known, or not all have one).
     """
     template = _with_what_was_added(template, names)
-    template = complete(template, limit_ranges=limit_ranges, runtime_class=runtime_class)
-    spec = obj(template.get("spec"))
-    own = {**(labels or {}), **labels_of(template)}
+    spec, own = obj(template.get("spec")), labels_of(template)
     refused: list[str] = []
     uncounted: list[str] = []
 

@@ -33,7 +33,6 @@ from admission.engine.model import (
     Flavor,
     FlavorQuotas,
     Fungibility,
-    LabelSelector,
     LocalQueue,
     Namespace,
     Node,
@@ -44,7 +43,6 @@ from admission.engine.model import (
     Preemption,
     PreemptionPolicy,
     Quota,
-    Requirement,
     ResourceGroup,
     StopPolicy,
     Strategy,
@@ -59,8 +57,8 @@ from admission.jobs.requests import (
     anti_affinity,
     exclusive_key,
     host_ports,
+    label_selector,
     pod_requests,
-    requirement,
     shape_of,
     toleration,
     topology_value,
@@ -178,20 +176,6 @@ def _tolerations(raw: object) -> tuple[Toleration, ...]:
     return tuple(toleration(t) for t in objects(raw))
 
 
-def label_selector(raw: object, problems: list[str]) -> LabelSelector | None:
-    """None, which matches nothing, for a missing one and for one that cannot be read."""
-    if not isinstance(raw, dict):
-        return None
-    parts = [Requirement(key, "In", (value,)) for key, value in sorted(texts(raw.get("matchLabels")).items())]
-    for part in objects(raw.get("matchExpressions")):
-        try:
-            parts.append(requirement(part))
-        except ValueError as error:
-            problems.append(f"namespaceSelector: {error}")
-            return None
-    return LabelSelector(tuple(parts))
-
-
 # ---------------------------------------------------------------- queues
 
 
@@ -251,7 +235,7 @@ def cluster_queue(raw: Json, names: Names) -> tuple[ClusterQueue, tuple[str, ...
         cohort=text(spec.get("cohortName")),
         groups=_groups(spec, problems),
         strategy=_enum(Strategy, spec.get("queueingStrategy"), Strategy.BEST_EFFORT_FIFO, "queueingStrategy", problems),
-        namespace_selector=label_selector(spec.get("namespaceSelector"), problems),
+        namespace_selector=label_selector(spec.get("namespaceSelector"), "namespaceSelector", problems),
         fungibility=Fungibility(
             # "Borrow" and "Preempt" are the older names.
             stop_when_borrowing=fungibility.get("whenCanBorrow") in (None, "MayStopSearch", "Borrow"),
@@ -550,9 +534,8 @@ def admission_value(raw: object) -> tuple[Admission | None, list[str]]:
     return Admission(cluster_queue=text(raw.get("clusterQueue")), pod_sets=tuple(pod_sets)), problems
 
 
-def admission_object(value: Admission, names: Names | None = None) -> Json:
+def admission_object(value: Admission) -> Json:
     """An Admission as status.admission stores it."""
-    del names
     assignments = []
     for pod_set in value.pod_sets:
         entry: Json = {"name": pod_set.name, "count": pod_set.count}
@@ -645,29 +628,16 @@ def _preemptor(entry: Json | None) -> str:
     return rest.split(",")[0].split(")")[0].strip() if found else ""
 
 
-def pod_sets(
-    entries: Sequence[Json],
-    names: Names,
-    namespace: str,
-    *,
-    limit_ranges: Sequence[Json] = (),
-    runtime_classes: Mapping[str, Json] | None = None,
-) -> tuple[tuple[PodSet, ...], tuple[str, ...]]:
-    """spec.podSets as the engine has them.
-
-    LimitRanges and RuntimeClasses are for Workloads of others; those that we write say it all in their templates.
-    """
+def pod_sets(entries: Sequence[Json], names: Names, namespace: str) -> tuple[tuple[PodSet, ...], tuple[str, ...]]:
+    """spec.podSets as the engine has them. Their templates say all: of a Workload that somebody else made nothing is
+    added that they leave to LimitRanges and RuntimeClasses."""
     problems: list[str] = []
     out = []
     for entry in entries:
-        template = obj(entry.get("template"))
-        runtime = (runtime_classes or {}).get(text(obj(template.get("spec")).get("runtimeClassName")))
         count = whole(entry.get("count"), 1)
         shape = shape_of(
-            template,
+            obj(entry.get("template")),
             names,
-            limit_ranges=limit_ranges,
-            runtime_class=runtime,
             siblings=[labels_of(other.get("template")) for other in entries if other is not entry],
             namespace=namespace,
             many=count > 1,
@@ -765,8 +735,6 @@ def workload(
     raw: Json,
     names: Names,
     *,
-    limit_ranges: Sequence[Json] = (),
-    runtime_classes: Mapping[str, Json] | None = None,
     read: tuple[tuple[PodSet, ...], tuple[str, ...]] | None = None,
 ) -> tuple[Workload, tuple[str, ...]]:
     """A Workload as the engine has it. read: its pod sets, as `pod_sets` gave them for an equal spec."""
@@ -774,8 +742,7 @@ def workload(
     spec, status = obj(raw.get("spec")), obj(raw.get("status"))
     labels = texts(meta.get("labels"))
     if read is None:
-        entries = objects(spec.get("podSets"))
-        read = pod_sets(entries, names, where, limit_ranges=limit_ranges, runtime_classes=runtime_classes)
+        read = pod_sets(objects(spec.get("podSets")), names, where)
     problems = list(read[1])
     admission, wrong = admission_value(status.get("admission"))
     problems.extend(wrong)

@@ -21,8 +21,7 @@ from msgspec.structs import replace
 from admission.engine.model import Key, LabelSelector, Pairs, PodSet, Requirement, Workload, drop, matches
 from admission.engine.order import stamp
 from admission.jobs.kinds import Json, millis, name_of, obj, objects, text, texts
-from admission.jobs.requests import NODE_NAME, READ, Terms, both, requirement, selector_parts
-from admission.jobs.values import label_selector
+from admission.jobs.requests import NODE_NAME, READ, Terms, both, label_selector, requirement, selector_parts
 from admission.names import Names
 from admission.quantity import QuantityError, parse
 
@@ -137,7 +136,7 @@ def claim(raw: Json, names: Names) -> tuple[Claim, tuple[str, ...]]:
     # Anybody may write one of thousands, and all volumes are held against it.
     selector: LabelSelector | None = NO_VOLUME
     if selector_parts(spec.get("selector")) <= READ.pod_parts:
-        selector = label_selector(spec.get("selector"), problems)
+        selector = label_selector(spec.get("selector"), "selector", problems)
     value = Claim(
         namespace=text(meta.get("namespace")),
         name=text(meta.get("name")),

@@ -44,7 +44,6 @@ class _News:
     type: str
     reason: str
     note: str
-    action: str
     first: str
     last: str
     annotations: dict[str, str]
@@ -103,8 +102,7 @@ class EventRecorder:
     """Writes Events as `source`. Run `run()` beside the work.
 
     qps, burst: writes per second, over all objects. object_burst, object_refill: news an object may make at once, and
-    seconds until it may make one more. instance: the pod that reports. clock: monotonic seconds. failed: told of each
-    write that failed.
+    seconds until it may make one more. clock: monotonic seconds. failed: told of each write that failed.
     """
 
     def __init__(
@@ -112,7 +110,6 @@ class EventRecorder:
         client: Client,
         *,
         source: str,
-        instance: str = "",
         qps: float = 20.0,
         burst: int = 200,
         object_burst: int = 25,
@@ -128,7 +125,6 @@ class EventRecorder:
         """By why: queue (full), object (its allowance), refused (by the server), fenced."""
         self._client = client
         self._source = source
-        self._instance = instance
         self._qps = qps
         self._burst = float(burst)
         self._tokens = float(burst)
@@ -154,13 +150,12 @@ class EventRecorder:
         type: str,  # noqa: A002
         reason: str,
         note: str,
-        action: str = "",
         annotations: Mapping[str, str] | None = None,
     ) -> None:
         """Notes one piece of news. Never blocks, never fails.
 
-        regarding: an object reference (apiVersion, kind, namespace, name, uid). type: Normal or Warning. reason,
-        action: CamelCase words. note: a sentence; cut at 1024 bytes. annotations: of the Event; repeats keep the first.
+        regarding: an object reference (apiVersion, kind, namespace, name, uid). type: Normal or Warning. reason: a
+        CamelCase word. note: a sentence; cut at 1024 bytes. annotations: of the Event; repeats keep the first.
         """
         about = {field: str(regarding[field]) for field in _REFERENCE if regarding.get(field)}
         note = note.encode()[:_LONGEST_NOTE].decode("utf-8", "ignore")
@@ -185,7 +180,7 @@ class EventRecorder:
         if len(self._queue) >= self._limit:
             self._queue.drop()
             self.dropped["queue"] += 1
-        self._queue.put(key, _News(about, type, reason, note, action or reason, now, now, dict(annotations or {})))
+        self._queue.put(key, _News(about, type, reason, note, now, now, dict(annotations or {})))
         self._wake.set()
 
     async def run(self) -> None:
@@ -299,10 +294,10 @@ class EventRecorder:
                 "type": news.type,
                 "reason": news.reason,
                 "message": news.note,
-                "action": news.action,
+                "action": news.reason,
                 "source": {"component": self._source},
                 "reportingComponent": self._source,
-                "reportingInstance": self._instance or self._source,
+                "reportingInstance": self._source,
                 "firstTimestamp": news.first,
                 "lastTimestamp": news.last,
                 "count": news.count,

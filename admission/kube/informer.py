@@ -465,7 +465,7 @@ class Informer(Generic[T]):
         meta = meta or self._bare(raw)
         key = (meta.namespace, meta.name)
         old = self.store.get(key)
-        if old is not None and key not in self.bad:
+        if old is not None:
             # Decoding costs the most, and what one wrote oneself comes twice.
             if old.uid == meta.uid and old.resource_version == meta.resource_version:
                 return key, meta.resource_version
@@ -478,14 +478,9 @@ class Informer(Generic[T]):
         except Exception as error:  # the decoder is the caller's, and one bad object must not hide the others
             return self._bad(raw, error)
         self.bad.discard(key)
-        if old is not None:
-            if old.uid == new.uid and old.resource_version == new.resource_version:
-                return key, new.resource_version
-            if _older(new.resource_version, old.resource_version):
-                return key, new.resource_version
-            if old.uid != new.uid:
-                self._remove(key)
-                old = None
+        if old is not None and old.uid != new.uid:
+            self._remove(key)
+            old = None
         self.store[key] = new
         self._on_change(old, new)
         return key, new.resource_version

@@ -903,6 +903,27 @@ async def test_submit_decides_by_the_rules_of_the_controller(world: World, tmp_p
     assert "may not read ConfigMap muster-system/muster-controller: judged by the rules of the preset" in told.stderr
 
 
+@pytest.mark.parametrize(("config", "code"), [("", 3), ("maxTerminationGracePeriodSeconds: 7200", 0)])
+async def test_submit_lets_a_job_say_what_the_controller_does(
+    world: World, tmp_path: Path, config: str, code: int
+) -> None:
+    await alone(world)
+    await configured(world, config)
+    made = job("train", pods=3)
+    made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 7200
+    told = (await run(world, tmp_path, "submit", written(tmp_path, made), code=code)).stdout
+    assert ("would start now" in told, "is at most 3600" in told) == (code == 0, code == 3)
+
+
+async def test_submit_refuses_what_the_controller_would_not_queue(world: World, tmp_path: Path) -> None:
+    await alone(world)
+    made = own("JobSet", "train", {"replicatedJobs": []}, namespace="ml")
+    made["apiVersion"] = "jobset.x-k8s.io/v1alpha2"
+    made["metadata"]["labels"] = {NAMES.queue_label: "team-a"}
+    told = (await run(world, tmp_path, "submit", written(tmp_path, made), code=3)).stdout
+    assert "the JobSet has no pod template" in told
+
+
 async def configured(world: World, config: str) -> None:
     meta = {"name": "muster-controller", "namespace": "muster-system"}
     await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
@@ -1072,7 +1093,7 @@ def _of(a: int = 16, b: int = 8, **more: Any) -> list[dict[str, Any]]:
     return queues
 
 
-async def contested(world: World, a: int = 16) -> None:
+async def contested(world: World, a: int = 16, *, admitted: bool = True) -> None:
     """Three nodes of 8: team-a holds two, and one more of its gangs waits for one, and one of team-b for two."""
     await fleet(world)
     await world.put(own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}))
@@ -1080,7 +1101,7 @@ async def contested(world: World, a: int = 16) -> None:
         await world.put(queue)
         name = queue["metadata"]["name"]
         await world.put(local_queue(name, name))
-    started = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")}
+    started = {"conditions": [RESERVED, *([ADMITTED_] if admitted else ())], "admission": admission("n1", "n2")}
     await with_workload(world, job("runs", status=STARTED), started)
     await with_workload(world, job("more", pods=1), dict(PENDING))
     await with_workload(world, job("theirs", queue="team-b"), dict(PENDING), queue="team-b")
@@ -1131,6 +1152,15 @@ async def test_foresee(world: World, tmp_path: Path, name: str) -> None:
     assert ("No job would start or be evicted" in shown) is (not wanted)
     kept = await world.client.get(f"{CLUSTER_QUEUES}/team-a")
     assert kept["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] == a
+
+
+async def test_foresee_of_a_stop_has_leave_what_waits_for_its_checks(world: World, tmp_path: Path) -> None:
+    await contested(world, admitted=False)
+    file = tmp_path / "quota.yaml"
+    file.write_text(yaml.safe_dump_all(_of(stopPolicy="Hold")))
+    seen = json.loads((await run(world, tmp_path, "foresee", str(file), "-o", "json")).stdout)
+    named = {what: [row["name"] for row in seen[what]] for what in ("starts", "evicts")}
+    assert named == {"starts": [THEIRS["name"]], "evicts": [RUNS["name"]]}
 
 
 async def test_foresee_says_what_is_refused_and_what_may_not_be_seen(world: World, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from admission.controller.aggregate import SECRET, Aggregate
-from admission.kube.client import Client
+from admission.kube.client import Client, Conflict
 from admission.names import Names
 from admission.sandbox.http import Sandbox
 from admission.web import health
@@ -125,6 +125,28 @@ async def test_replicas_share_a_certificate_that_the_api_server_trusts(client: C
     await client.put(f"{APIS}/{NAME}", {**raw, "spec": {**raw["spec"], "caBundle": ""}})
     await one.look()
     assert await _bundle(client) == bundle
+
+
+async def test_no_leaf_is_served_whose_ca_callers_do_not_know(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": NAME}}
+    await client.create(APIS, wanted | {"spec": {"group": "visibility.muster.dev"}})
+    one = Replica(client)
+    await one.look()
+    ended, put = one.made.ends_at, client.put
+
+    async def somebody_is_quicker(path: str, obj: Any, **options: Any) -> dict[str, Any]:
+        if path.startswith(APIS):
+            raise Conflict(409, "Conflict", "the object has been modified")
+        return await put(path, obj, **options)
+
+    one.now = T0 + timedelta(days=4 * 365)  # the CA is renewed as well
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "put", somebody_is_quicker)
+        with pytest.raises(TimeoutError):
+            await one.look()
+    assert one.made.ends_at == ended
+    await one.look()
+    assert one.made.ends_at > ended
 
 
 async def test_the_page_is_served_without_an_api_service_and_without_a_front_proxy(client: Client) -> None:

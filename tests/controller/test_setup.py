@@ -37,7 +37,8 @@ from admission.engine.model import (
 )
 from admission.engine.state import State
 from admission.jobs.kinds import millis
-from admission.jobs.values import label_selector, local_queue, rfc3339
+from admission.jobs.requests import label_selector
+from admission.jobs.values import local_queue, rfc3339
 from admission.names import Names
 from tests.kube.virtual import virtually
 
@@ -129,7 +130,7 @@ def test_no_selector_governs_the_namespaces_of_kubernetes_and_our_own(selector: 
     asked = looked_at(config, "home")
     made = configurations(Names(), ca_bundle=b"ca", url="x", governed_namespaces=selector_of(config, "home"))
     read = [
-        label_selector(hook["namespaceSelector"], [])
+        label_selector(hook["namespaceSelector"], "", [])
         for one in made
         for hook in one["webhooks"]
         if hook["name"].startswith("namespaces.")

@@ -15,7 +15,7 @@ from admission.controller import webhook
 from admission.controller.webhook import BODY_LIMIT, Webhook, configurations
 from admission.engine.model import matches
 from admission.jobs.hold import Messages
-from admission.jobs.values import label_selector
+from admission.jobs.requests import label_selector
 from admission.kube.access import RIGHTS_AT_ONCE, RIGHTS_WAITING, Access, Unfenced
 from admission.kube.client import Client, Unavailable
 from admission.kube.flow import Flow
@@ -303,7 +303,7 @@ async def test_objects_of_any_shape_are_answered(client: TestClient[Any, Any]) -
 def test_no_webhook_is_asked_of_what_its_own_replicas_are_made_of(home: str) -> None:
     for configuration in configurations(NAMES, ca_bundle=b"ca", service=(home, "muster"), home=home):
         for hook in configuration["webhooks"]:
-            selector = label_selector(hook["namespaceSelector"], [])
+            selector = label_selector(hook["namespaceSelector"], "", [])
             every = ("kube-system", "muster-system", "elsewhere")
             asked = {name for name in every if matches(selector, {"kubernetes.io/metadata.name": name})}
             assert asked == {"muster-system", "elsewhere"} - {home}, hook["name"]

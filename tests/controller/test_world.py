@@ -1791,6 +1791,26 @@ def test_where_kube_scheduler_chooses_the_nodes_that_the_pods_are_on_are_the_gan
     assert not setting.woken
 
 
+@pytest.mark.parametrize(
+    ("levels", "found", "stranded"),
+    [
+        ((HOSTNAME_LABEL,), "n1", False),
+        ((HOSTNAME_LABEL,), "n2", True),
+        (("rack",), "n1", False),  # it is named no node that its pods could have left
+    ],
+)
+def test_pods_on_nodes_that_the_reservation_does_not_name_are_stranded(
+    levels: tuple[str, ...], found: str, stranded: bool
+) -> None:
+    world = Setting().world
+    (given,) = GIVEN.pod_sets
+    there = TopologyAssignment(levels, (Domain(("n1" if levels == (HOSTNAME_LABEL,) else "r1",), 2),))
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (replace(given, topology=there),)))))
+    world.pod_seen(pod("a", node=found))
+    tally = world.tally(replace(JOB, survives=True), world.workloads[("ns", "w")], 0)
+    assert tally.stranded == ((("ns", "a"),) if stranded else ())
+
+
 @pytest.mark.parametrize("chosen", [True, False])
 def test_a_node_that_went_while_nobody_looked_is_lost(chosen: bool) -> None:
     setting = Setting()

@@ -36,13 +36,11 @@ def time() -> Time:
 
 @pytest.fixture
 def recorder(client: Client, time: Time) -> EventRecorder:
-    return EventRecorder(
-        client, source="muster", instance="pod-1", clock=time.clock, wall=time.wall, sleep=time.sleep, limit=50
-    )
+    return EventRecorder(client, source="muster", clock=time.clock, wall=time.wall, sleep=time.sleep, limit=50)
 
 
 async def test_an_event_as_people_see_it(server: Server, recorder: EventRecorder):
-    recorder.record(JOB, "Normal", "Started", "Admitted by ClusterQueue all", action="Start")
+    recorder.record(JOB, "Normal", "Started", "Admitted by ClusterQueue all")
     await recorder.flush()
     ((namespace, name), event) = server.objects.popitem()
     assert namespace == "a"
@@ -55,10 +53,10 @@ async def test_an_event_as_people_see_it(server: Server, recorder: EventRecorder
         "type": "Normal",
         "reason": "Started",
         "message": "Admitted by ClusterQueue all",
-        "action": "Start",
+        "action": "Started",
         "source": {"component": "muster"},
         "reportingComponent": "muster",
-        "reportingInstance": "pod-1",
+        "reportingInstance": "muster",
         "firstTimestamp": "2026-01-01T00:00:00Z",
         "lastTimestamp": "2026-01-01T00:00:00Z",
         "count": 1,
