@@ -285,6 +285,7 @@ class Heads(Run):
             self._stand(entry)
             return
         fits = self._still_fits(entry)
+        keeper = None if fits else self._kept_from(entry)
         anew = False
         """It fits, but for what others take or keep in this cycle: the next may say otherwise."""
         if not fits and self._recompute(entry):
@@ -293,6 +294,9 @@ class Heads(Run):
         if self._sibling(trial, lambda theirs, mine: theirs < mine) is not None:
             why = Why(Reason.PENDING_EVALUATION, Detail.VARIANT_ADMITTED)
             self._requeue(entry, again=True, why=why, scanned=False)
+            return
+        if anew and keeper is not None and trial.mode is not Mode.FIT and not trial.found.victims:
+            self._wait_for(entry, keeper)
             return
         if trial.mode is Mode.NO_FIT:
             self._requeue(entry, again=anew)
@@ -323,11 +327,7 @@ class Heads(Run):
                 self._until_they_left(entry)
                 return
         if not fits:
-            why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
-            keeper = self._kept_from(entry)
-            if keeper is not None:
-                why = replace(why, detail=Detail.CLAIMED, subject="/".join(keeper))
-            self._requeue(entry, again=keeper is None, why=why, scanned=False)
+            self._wait_for(entry, keeper)
             return
         self.preempted |= {key for key, _ in trial.found.victims}
         if trial.mode is Mode.FIT:
@@ -353,15 +353,23 @@ class Heads(Run):
         entry.verdict = verdict
         self.verdicts.append(verdict)
 
+    def _wait_for(self, entry: _Entry, keeper: Key | None) -> None:
+        """Others took or keep what it would have: the next cycle may say otherwise, if no `keeper` does in each."""
+        why = replace(entry.trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
+        if keeper is not None:
+            why = replace(why, detail=Detail.CLAIMED, subject="/".join(keeper))
+        self._requeue(entry, again=keeper is None, why=why, scanned=False)
+
     def _kept_from(self, entry: _Entry) -> Key | None:
         """Who keeps the room in every cycle that it would have now, if one does."""
         root, wanted = entry.trial.node.root, {fr for fr, _ in entry.usage.usage}
         kept = [(key, self.ledger.charges[key]) for key in self.kept_by_strict]
+        # Nodes are kept from other trees for one cycle.
         keepers = [
             key
             for key, charge in kept
-            if charge.admission is not None
-            or (self.node(charge.queue).root is root and any(fr in wanted for fr, _ in charge.usage))
+            if self.node(charge.queue).root is root
+            and (charge.admission is not None or any(fr in wanted for fr, _ in charge.usage))
         ]
         if not keepers:
             return None

@@ -270,6 +270,12 @@ class Memos:
             self._keeping[label] = held
         return sorted(held)
 
+    def keeper(self, queue: str) -> int | None:
+        """The bucket of this queue that keeps room from others in every cycle, if one does."""
+        node = self._ledger.tree.queue(queue)
+        held = () if node is None else self._keeping.get(node.root.label, ())
+        return min((bucket for name, bucket in held if name == queue and self._keeps(name, bucket)), default=None)
+
     def first_changes(self, queue: str, bucket: int) -> None:
         """The first of a strict queue leaves, or another comes before it: where it kept room, others may have it."""
         if self._keeps(queue, bucket):
