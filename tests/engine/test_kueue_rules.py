@@ -793,3 +793,18 @@ def test_who_is_no_more_the_head_of_a_strict_queue_by_use_keeps_nothing(never: b
     town.put(gang("y1", "y", 100 if never else 2, created=3), gang("b2", "b", 4, created=4))
     town.settle()
     assert town.admitted() == (["b1", "x0"] if never else ["x0", "y1"])
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_who_lacks_quota_keeps_nodes_too(strategy: Strategy) -> None:
+    """What is its queue's is lent out. In the cycle of its turn others, by another flavor, are not put on the nodes
+    where it would stand if they were empty; the head of a strict queue has a turn in each."""
+    flavors = [Flavor(name, topology="t") for name in (F, "g")]
+    town = Town(Topology("t", (HOSTNAME_LABEL,)), *flavors, node("n", gpu=8), rules=KUEUE)
+    town.put(queue("a", "all", [(F, {"gpu": 4})], strategy=strategy), queue("b", "all", [(F, {"gpu": 0})]))
+    town.put(queue("c", "all", [("g", {"gpu": 4})]))
+    town.put(gang("b0", "b", each={"gpu": 4}), gang("c0", "c"))
+    town.settle()
+    town.put(gang("a1", "a", each={"gpu": 4}, created=1), gang("c1", "c", created=2))
+    town.settle()
+    assert town.admitted() == ["b0", "c0", *(["c1"] if strategy is Strategy.BEST_EFFORT_FIFO else [])]
