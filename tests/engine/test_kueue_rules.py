@@ -13,6 +13,8 @@ from admission.engine.model import (
     MUSTER,
     Admit,
     Assumed,
+    Check,
+    CheckState,
     Detail,
     Evict,
     EvictReason,
@@ -808,3 +810,12 @@ def test_who_lacks_quota_keeps_nodes_too(strategy: Strategy) -> None:
     town.put(gang("a1", "a", each={"gpu": 4}, created=1), gang("c1", "c", created=2))
     town.settle()
     assert town.admitted() == ["b0", "c0", *(["c1"] if strategy is Strategy.BEST_EFFORT_FIFO else [])]
+
+
+@pytest.mark.parametrize(("rules", "admitted"), [(MUSTER, True), (KUEUE, False)], ids=["muster", "kueue"])
+def test_by_kueues_rules_a_check_is_waited_for_that_the_queue_asks_for_no_more(rules: Rules, admitted: bool) -> None:
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 2})]), rules=rules)
+    town.put(gang("new", "a", checks=(Check("old", CheckState.PENDING),)))
+    (decision,) = town.cycle().decisions
+    assert isinstance(decision, Admit)
+    assert (decision.checks, decision.admitted) == ((), admitted)

@@ -14,6 +14,7 @@ from admission.engine.model import (
     Admission,
     Admit,
     Assumed,
+    AvoidedNode,
     Claim,
     ClusterQueue,
     Domain,
@@ -281,6 +282,15 @@ def test_by_kueues_rules_a_gang_is_told_that_there_are_no_nodes_in_place_of_thos
     plan = decide(state, 500, 1000)
     assert not plan.decisions
     assert [(verdict.key[1], verdict.standing) for verdict in plan.verdicts] == [("one", Standing.PARKED)]
+
+
+def test_nodes_that_a_gang_avoids_do_not_take_the_place_of_lost_ones() -> None:
+    """Its pods were refused there of late."""
+    state = town({"r": ["n0", "n1", "n2", "n3"]})
+    avoided = (AvoidedNode("n2", 10_000, "OutOfcpu"),)
+    state.apply(Put(replace(on(gang("one", 2), "n0", "n1"), lost_nodes=("n0",), avoid=avoided)))
+    lose(state, "r", "n0")
+    assert decided(decide(state, 500, 1000)) == [("Replace", "one", ["n3", "n1"])]
 
 
 def test_pods_that_are_done_get_no_nodes_again() -> None:
