@@ -692,3 +692,13 @@ def test_who_ends_while_something_is_decided_of_it_holds_nothing(fails: bool) ->
         town.state.apply(event)
     assert ("ns", "ends") not in town.state.workloads
     assert [one.key[1] for one in decide(town.state, town.now, BUDGET).decisions] == ["next"]
+
+
+def test_what_was_decided_of_one_counts_not_for_another_of_its_name() -> None:
+    """It was deleted meanwhile, and made anew."""
+    town = Town(*elastic("f"), queue("a", "", [("f", {"gpu": 1})]), gang("new", "a"))
+    (decision,) = decide(town.state, town.now, BUDGET).decisions
+    town.put(replace(town.gang("new"), uid="another"))
+    town.state.apply(Assumed(decision))
+    assert town.state.workloads["ns", "new"].admission is None
+    assert town.state.drift() == []
