@@ -275,6 +275,12 @@ class Memos:
         parked = ((at, self._facts.lines[at[0]].parked.get(at[1])) for at in sorted(self._keeping.get(label, ())))
         return [(at, memo) for at, memo in parked if memo is not None]
 
+    def keeper(self, queue: str) -> int | None:
+        """The bucket of this queue that keeps room from others in every cycle, if one does."""
+        node = self._ledger.tree.queue(queue)
+        kept = () if node is None else self._keeping.get(node.root.label, ())
+        return min((bucket for name, bucket in kept if name == queue), default=None)
+
     def first_changes(self, queue: str, bucket: int) -> None:
         """The first of a strict queue leaves, or another comes before it: where it kept room, others may have it."""
         node = self._ledger.tree.queue(queue)

@@ -697,11 +697,15 @@ class State:
             line = self.lines[name] = Line(self.turned)
         strict = self.queues[name].strict
         # Who was first is told that it is not any more; whose turn goes by usage is told when its own is over.
-        was = line.first()[0] if strict and line.buckets and self.used(name) is None else place
+        used = self.used(name)
+        was = line.first()[0] if strict and line.buckets and used is None else place
         if place < was:
             self._untold[order.key_of(was)] = None
             self.memos.first_changes(name, line.first()[1])
+        keeper = self.memos.keeper(name) if strict and used is not None else None
         line.add(place, bucket)
+        if keeper is not None and line.first(used)[1] != keeper:
+            self.memos.first_changes(name, keeper)
         self._entry[key] = (name, bucket, place)
         if self.memos.lined_up(name, bucket) or strict:
             self._untold[key] = None

@@ -376,17 +376,26 @@ def test_excluded_prefixes_and_transformations() -> None:
             Transformation("mig.example/1g", (("memory", Fraction(5)), ("credits", Fraction(1, 2))), retain=False),
             Transformation("cpu", (("core-hours", Fraction(3, 2)),), multiply_by="hours"),
             Transformation("dropped", retain=False),
+            Transformation("seats", (("cpu", Fraction(1)),), multiply_by="cpu", retain=False),
         ),
     )
     workload = gang(
         pods(
             count=2,
-            each={"noise.example/a": 4, "mig.example/1g": 3, "cpu": 500, "hours": 4, "dropped": 1, "memory": 1},
+            each={
+                "noise.example/a": 4,
+                "mig.example/1g": 3,
+                "cpu": 500,
+                "hours": 4,
+                "dropped": 1,
+                "memory": 1,
+                "seats": 3,
+            },
         )
     )
     (got,) = requests(workload, ClusterQueue("q"), rules)
-    assert dict(got.each) == {"memory": 16, "credits": 2, "cpu": 500, "core-hours": 3, "hours": 4}
-    assert dict(got.total) == {"memory": 32, "credits": 4, "cpu": 1000, "core-hours": 6, "hours": 8}
+    assert dict(got.each) == {"memory": 16, "credits": 2, "cpu": 2000, "core-hours": 3, "hours": 4}
+    assert dict(got.total) == {"memory": 32, "credits": 4, "cpu": 4000, "core-hours": 6, "hours": 8}
 
 
 def test_allowed_flavors_and_pinned_flavors_narrow_the_scan() -> None:
@@ -630,6 +639,8 @@ def test_what_no_quota_can_count_is_admitted_nowhere(each: dict[str, int], elast
     assert got.mode is Mode.NO_FIT
     assert [(m.pod_set, m.detail, m.message) for m in got.why().misfits] == [("main", Detail.CONSTRAINT_REFUSED, "no")]
     assert setting.assign(gang(pods("first", each={"gpu": 1}), plain)).mode is Mode.FIT
+    none = replace(plain, count=0, shape=replace(plain.shape, uncounted="no"))
+    assert setting.assign(gang(pods("first", each={"gpu": 1}), none)).mode is Mode.FIT
 
 
 def test_full_nodes_of_both_flavors_mean_eviction_of_the_first() -> None:
@@ -732,6 +743,37 @@ def test_what_only_comes_with_its_nodes_may_be_of_an_elastic_flavor() -> None:
     )
     got = setting.assign(gang(pods(each={"gpu": 1, "licence": 1}, topology=TopologyRequest(required="rack"))))
     assert chosen(got)["main"] == {"gpu": "two", "licence": "one"}
+
+
+@pytest.mark.parametrize(
+    ("solid", "elastic", "fits"),
+    [("memory", "cpu", True), ("cpu", "nvidia.com/gpu", False), ("nvidia.com/gpu", "cpu", True)],
+)
+def test_nodes_that_are_chosen_by_another_flavor_keep_a_level_of_a_topology(
+    solid: str, elastic: str, fits: bool
+) -> None:
+    """Devices come with their nodes, whatever else is asked for."""
+    amounts = (("cpu", 8), ("memory", 8), ("nvidia.com/gpu", 8), ("pods", 10))
+    setting = Setting(
+        group([solid], two=[100]),
+        group([elastic], one=[100]),
+        nodes=[Node("m", ((HOSTNAME_LABEL, "m"), ("kind", "b"), ("rack", "r")), allocatable=amounts)],
+        flavors=[replace(A, elastic=True, node_labels=()), replace(B, topology="t")],
+        topologies=[Topology("t", ("rack", HOSTNAME_LABEL))],
+        rules=MUSTER,
+    )
+    got = setting.assign(gang(pods(count=2, each={solid: 1, elastic: 1}, topology=TopologyRequest(required="rack"))))
+    assert (got.mode, got.reason) == ((Mode.FIT, None) if fits else (Mode.NO_FIT, Reason.NO_MATCHING_FLAVOR))
+    if fits:
+        assert got.admission("q").pod_sets[0].topology is not None
+
+
+@pytest.mark.parametrize("tainted", ["one", "two"])
+def test_of_flavors_to_choose_from_the_mildest_reason_is_told(tainted: str) -> None:
+    """Of the other it asks too much."""
+    taint = Flavor(tainted, node_taints=(Taint("key", "", "NoSchedule"),))
+    got = Setting(group(["gpu"], one=[4], two=[4]), flavors=[taint]).assign(gang(pods(each={"gpu": 5})))
+    assert (got.mode, got.reason) == (Mode.NO_FIT, Reason.EXCEEDS_MAX_QUOTA)
 
 
 # Three flavors in order, each of nodes of its own: in no topology, in racks of two, in blocks of racks of three.

@@ -14,6 +14,8 @@ from admission.engine.model import (
     Admit,
     Assumed,
     AvoidedNode,
+    Check,
+    CheckState,
     Detail,
     Evict,
     EvictReason,
@@ -27,6 +29,7 @@ from admission.engine.model import (
     Preemption,
     PreemptionPolicy,
     Quota,
+    Reason,
     Requirement,
     Rules,
     Standing,
@@ -34,6 +37,7 @@ from admission.engine.model import (
     Strategy,
     Topology,
     TopologyRequest,
+    UsageFairness,
     Verdict,
     Workload,
 )
@@ -388,11 +392,14 @@ def test_who_has_evicted_somebody_has_the_room_before_those_who_were_asleep(
     assert town.admitted() == run
 
 
-def test_who_lacks_what_another_keeps_for_one_cycle_is_looked_at_in_the_next() -> None:
+@pytest.mark.parametrize("strategy", list(Strategy))
+@pytest.mark.parametrize("without", ["", "TASRecomputeAssignmentWithinSchedulingCycle"])
+def test_who_lacks_what_another_keeps_for_one_cycle_is_looked_at_in_the_next(without: str, strategy: Strategy) -> None:
     """The first finds nobody to evict, and keeps the node from others in this cycle; one of them fits beside what
     runs there."""
-    town = Town(Topology("t", (HOSTNAME_LABEL,)), Flavor(F, topology="t"), node("n", gpu=4), rules=KUEUE)
-    town.put(*(queue(name, "", [(F, {"gpu": 8})]) for name in ("a", "b", "c")))
+    rules = replace(KUEUE, gates=KUEUE.gates - {without})
+    town = Town(Topology("t", (HOSTNAME_LABEL,)), Flavor(F, topology="t"), node("n", gpu=4), rules=rules)
+    town.put(*(queue(name, "", [(F, {"gpu": 8})], strategy=strategy) for name in ("a", "b", "c")))
     town.put(gang("runs", "c", each={"gpu": 3}))
     town.settle()
     town.put(gang("wide", "a", each={"gpu": 2}, created=1), gang("fits", "b", created=2))
@@ -732,3 +739,227 @@ def test_who_avoids_a_node_comes_back_when_that_is_over() -> None:
     town.now = at
     town.settle()
     assert town.admitted() == ["g"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_who_takes_back_what_is_its_queues_from_whoever_has_it_keeps_nothing(fair: bool, strategy: Strategy) -> None:
+    """It may evict nobody of its own queue. Others borrow what is free, and would be sent for it."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    reclaims = Preemption(reclaim_within_cohort=PreemptionPolicy.ANY)
+    town.put(queue("a", "all", [(F, {"gpu": 8})], strategy=strategy, preemption=reclaims))
+    town.put(queue("b", "all", [(F, {"gpu": 0})]), gang("a0", "a", 4))
+    town.settle()
+    town.put(gang("a1", "a", 8, created=1), gang("b1", "b", 4, created=2))
+    town.settle()
+    assert town.admitted() == ["a0", "b1"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("never", [True, False])
+def test_who_is_no_more_the_head_of_a_strict_queue_keeps_nothing(never: bool, fair: bool) -> None:
+    """Who is takes it, or could never go and keeps nothing either."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("a", "all", [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO), queue("b", "all", [(F, {"gpu": 0})]))
+    town.put(gang("a0", "a", 4))
+    town.settle()
+    town.put(gang("a1", "a", 8, created=1))
+    town.settle()
+    town.put(gang("b1", "b", 4, created=2))
+    town.settle()
+    assert town.admitted() == ["a0"]
+    town.put(gang("a2", "a", 100 if never else 2, created=3, priority=1), gang("b2", "b", 4, created=4))
+    town.settle()
+    assert town.admitted() == ["a0", "b1" if never else "a2"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("flavor", ["f", "g"])
+@pytest.mark.parametrize("goes", ["wide", "runs"])
+def test_the_head_of_a_strict_queue_keeps_its_nodes(fair: bool, flavor: str, goes: str) -> None:
+    """Those of a flavor that others have by another one, too."""
+    flavors = [Flavor(name, topology="t") for name in "fg"]
+    rules = replace(KUEUE, fair_sharing=fair)
+    town = Town(Topology("t", (HOSTNAME_LABEL,)), *flavors, node("n", gpu=4), rules=rules)
+    town.put(queue("a", "all", [("f", {"gpu": 8})], strategy=Strategy.STRICT_FIFO))
+    town.put(queue("b", "all", [(flavor, {"gpu": 8})]), queue("c", "all", [("f", {"gpu": 8})]))
+    town.put(gang("runs", "c", each={"gpu": 3}))
+    town.settle()
+    town.put(gang("wide", "a", each={"gpu": 4}, created=1), gang("fits", "b", created=2))
+    town.settle()
+    assert town.admitted() == ["runs"]
+    assert decide(town.state, town.now, BUDGET).steps == 0
+    verdict = town.state.explain(("ns", "fits"))
+    assert verdict is not None
+    assert (verdict.standing, verdict.why.detail, verdict.why.subject) == (Standing.PARKED, Detail.CLAIMED, "ns/wide")
+    town.remove(Workload, ("ns", goes))
+    town.settle()
+    assert town.admitted() == (["fits", "runs"] if goes == "wide" else ["wide"])
+
+
+def test_room_that_a_strict_queue_keeps_in_one_flavor_is_told_to_those_who_want_it_in_that() -> None:
+    town = Town(*elastic("f", "g"), rules=KUEUE)
+    for name, flavor in (("a", "f"), ("d", "g")):
+        town.put(queue(name, "all", [(flavor, {"gpu": 8})], strategy=Strategy.STRICT_FIFO), gang(f"{name}0", name, 4))
+    town.put(queue("b", "all", [("g", {"gpu": 0})]))
+    town.settle()
+    town.put(gang("a1", "a", 8, created=1), gang("d1", "d", 8, created=2))
+    town.settle()
+    town.put(gang("b1", "b", 4, created=3))
+    town.settle()
+    verdict = town.state.explain(("ns", "b1"))
+    assert verdict is not None
+    assert (verdict.why.detail, verdict.why.subject) == (Detail.CLAIMED, "ns/d1")
+
+
+def test_who_lacks_more_than_a_strict_queue_keeps_is_told_what_that_is() -> None:
+    """Another took in the same cycle what was free."""
+    town = Town(*elastic(F), rules=KUEUE)
+    town.put(queue("a", "all", [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO))
+    town.put(queue("b", "all", [(F, {"gpu": 0})]), queue("c", "all", [(F, {"gpu": 4})]))
+    town.put(gang("b0", "b", 8))
+    town.settle()
+    town.put(gang("a1", "a", 8, created=1))
+    town.settle()
+    town.put(gang("c1", "c", 4, created=2, priority=1), gang("b1", "b", 4, created=3))
+    town.settle()
+    assert town.admitted() == ["b0", "c1"]
+    verdict = town.state.explain(("ns", "b1"))
+    assert verdict is not None
+    assert (verdict.why.reason, verdict.why.detail) == (Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT)
+
+
+@pytest.mark.parametrize("level", ["rack", HOSTNAME_LABEL])
+def test_of_two_heads_one_gets_the_nodes_that_both_chose(level: str) -> None:
+    there = node("n", gpu=4)
+    town = Town(Topology("t", (level,)), Flavor(F, topology="t"), rules=KUEUE)
+    town.put(replace(there, labels=(*there.labels, ("rack", "r"))))
+    town.put(*(queue(name, "", [(F, {"gpu": 8})]) for name in "ab"))
+    town.put(gang("a1", "a", each={"gpu": 3}), gang("b1", "b", each={"gpu": 3}, created=1))
+    town.settle()
+    assert town.admitted() == ["a1"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("next_one", ["borrows", "lacks"])
+def test_who_would_go_only_in_the_next_cycle_keeps_nothing_from_this_one(next_one: str, fair: bool) -> None:
+    """The next of a queue of which one was admitted: it would borrow as another does that comes after it in age, or
+    what is its queue's is lent out."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("a", "all", [(F, {"gpu": 4 if next_one == "borrows" else 8})], strategy=Strategy.STRICT_FIFO))
+    town.put(queue("b", "all", [(F, {"gpu": 0})]), queue("c", "all", [(F, {"gpu": 4})]))
+    if next_one == "lacks":
+        town.put(gang("b0", "b", 5))
+        town.settle()
+    town.put(gang("a1", "a", 4), gang("a2", "a", 4, created=1))
+    town.put(gang("b1", "b", 4 if next_one == "borrows" else 3, created=2))
+    town.settle()
+    assert [name for name in town.admitted() if name != "b0"] == ["a1", "b1"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_the_next_of_a_queue_is_not_made_smaller_where_it_could_take_back_what_it_lacks(fair: bool) -> None:
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    reclaims = Preemption(reclaim_within_cohort=PreemptionPolicy.ANY)
+    town.put(queue("a", "all", [(F, {"gpu": 8})], preemption=reclaims), queue("b", "all", [(F, {"gpu": 0})]))
+    town.put(gang("b0", "b", 4))
+    town.settle()
+    two = gang("a2", "a", 6, created=1)
+    town.put(gang("a1", "a", 2), replace(two, pod_sets=(replace(two.pod_sets[0], min_count=2),)))
+    town.put(gang("b1", "b", 2, created=2))
+    town.settle()
+    admission = town.gang("a2").admission
+    assert admission is not None
+    assert (town.admitted(), admission.pods) == (["a1", "a2"], 6)
+
+
+def test_local_queues_take_turns_where_the_next_of_a_queue_goes_in_the_cycle_of_the_first() -> None:
+    rules = replace(KUEUE, usage_fairness=UsageFairness(half_life_ms=3_600_000))
+    town = Town(*elastic(F), rules=rules)
+    town.put(queue("a", "all", [(F, {"gpu": 4})], usage_based_fairness=True), queue("b", "all", [(F, {"gpu": 0})]))
+    for name in "xy":
+        town.put(LocalQueue("ns", name, "a", consumed_at=START - 1))
+        town.put(*(gang(f"{name}{number}", name, 2, created=number + (name == "y") * 10) for number in range(2)))
+    town.put(gang("b1", "b", 2, created=20))
+    town.settle()
+    assert town.admitted() == ["x0", "y0"]
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+def test_the_head_of_a_strict_queue_keeps_what_it_would_borrow(limit: int | None) -> None:
+    town = Town(*elastic(F), rules=KUEUE)
+    policy = Preemption(reclaim_within_cohort=LOWER, borrow_within_cohort=LOWER)
+    quotas: dict[str, int | Quota] = {"gpu": Quota(4, borrowing_limit=limit)}
+    town.put(queue("a", "all", [(F, quotas)], strategy=Strategy.STRICT_FIFO, preemption=policy))
+    town.put(queue("b", "all", [(F, {"gpu": 0})]), queue("c", "all", [(F, {"gpu": 8})]))
+    town.put(gang("c0", "c", 7))
+    town.settle()
+    town.put(gang("a1", "a", 6, created=1), gang("b1", "b", 1, created=2))
+    town.settle()
+    assert town.admitted() == ["c0"]
+
+
+@pytest.mark.parametrize("smaller", [False, True])
+def test_nodes_that_are_free_again_help_who_was_refused_by_quota_last(smaller: bool) -> None:
+    """In the second flavor, or with all of its pods."""
+    flavors = [Flavor(name, (("pool", name),), topology="t") for name in "fg"]
+    town = Town(Topology("t", (HOSTNAME_LABEL,)), *flavors, rules=KUEUE)
+    for name in "fg":
+        made = node(name, gpu=4)
+        town.put(replace(made, labels=(*made.labels, ("pool", name))))
+    quotas: dict[str, int | Quota] = {"gpu": 4}
+    town.put(queue("a", "all", [("f", quotas)] if smaller else [("f", quotas), ("g", quotas)]))
+    town.put(queue("b", "all", [("f" if smaller else "g", {"gpu": 0})]))
+    town.put(gang("b0", "b", 2))
+    town.settle()
+    town.put(PodUsage(("x", "pod"), "pod", "f", (("gpu", 4),)))
+    mine = gang("mine", "a", 4 if smaller else 3)
+    town.put(replace(mine, pod_sets=(replace(mine.pod_sets[0], min_count=2 if smaller else None),)))
+    town.settle()
+    assert town.admitted() == ["b0"]
+    town.remove(PodUsage, ("x", "pod"))
+    town.settle()
+    assert town.admitted() == ["b0", "mine"]
+
+
+@pytest.mark.parametrize("never", [True, False])
+def test_who_is_no_more_the_head_of_a_strict_queue_by_use_keeps_nothing(never: bool) -> None:
+    """One of a LocalQueue that has used less stands before it now."""
+    rules = replace(KUEUE, usage_fairness=UsageFairness(half_life_ms=3_600_000))
+    town = Town(*elastic(F), rules=rules)
+    town.put(queue("a", "all", [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO, usage_based_fairness=True))
+    town.put(queue("b", "all", [(F, {"gpu": 0})]))
+    for name, used in (("x", 8.0), ("y", 2.0)):
+        town.put(LocalQueue("ns", name, "a", consumed=(("gpu", used),), consumed_at=START))
+    town.put(gang("x0", "x", 4))
+    town.settle()
+    town.put(gang("x1", "x", 8, created=1), gang("b1", "b", 4, created=2))
+    town.settle()
+    assert town.admitted() == ["x0"]
+    town.put(gang("y1", "y", 100 if never else 2, created=3), gang("b2", "b", 4, created=4))
+    town.settle()
+    assert town.admitted() == (["b1", "x0"] if never else ["x0", "y1"])
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_who_lacks_quota_keeps_nodes_too(strategy: Strategy) -> None:
+    """What is its queue's is lent out. In the cycle of its turn others, by another flavor, are not put on the nodes
+    where it would stand if they were empty; the head of a strict queue has a turn in each."""
+    flavors = [Flavor(name, topology="t") for name in (F, "g")]
+    town = Town(Topology("t", (HOSTNAME_LABEL,)), *flavors, node("n", gpu=8), rules=KUEUE)
+    town.put(queue("a", "all", [(F, {"gpu": 4})], strategy=strategy), queue("b", "all", [(F, {"gpu": 0})]))
+    town.put(queue("c", "all", [("g", {"gpu": 4})]))
+    town.put(gang("b0", "b", each={"gpu": 4}), gang("c0", "c"))
+    town.settle()
+    town.put(gang("a1", "a", each={"gpu": 4}, created=1), gang("c1", "c", created=2))
+    town.settle()
+    assert town.admitted() == ["b0", "c0", *(["c1"] if strategy is Strategy.BEST_EFFORT_FIFO else [])]
+
+
+@pytest.mark.parametrize(("rules", "admitted"), [(MUSTER, True), (KUEUE, False)], ids=["muster", "kueue"])
+def test_by_kueues_rules_a_check_is_waited_for_that_the_queue_asks_for_no_more(rules: Rules, admitted: bool) -> None:
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 2})]), rules=rules)
+    town.put(gang("new", "a", checks=(Check("old", CheckState.PENDING),)))
+    (decision,) = town.cycle().decisions
+    assert isinstance(decision, Admit)
+    assert (decision.checks, decision.admitted) == ((), admitted)

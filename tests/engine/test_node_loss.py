@@ -9,10 +9,12 @@ from msgspec.structs import replace
 
 from admission.engine.cycle import decide
 from admission.engine.model import (
+    KUEUE,
     MUSTER,
     Admission,
     Admit,
     Assumed,
+    AvoidedNode,
     Claim,
     ClusterQueue,
     Domain,
@@ -33,6 +35,8 @@ from admission.engine.model import (
     Quota,
     Replace,
     ResourceGroup,
+    Rules,
+    Standing,
     Topology,
     TopologyAssignment,
     TopologyRequest,
@@ -43,9 +47,9 @@ from admission.engine.state import State
 GPU, HOST = "nvidia.com/gpu", "kubernetes.io/hostname"
 
 
-def town(racks: dict[str, list[str]], queues: tuple[str, ...] = ("q",)) -> State:
+def town(racks: dict[str, list[str]], queues: tuple[str, ...] = ("q",), rules: Rules = MUSTER) -> State:
     """Nodes of 8 GPUs in racks, and queues with more quota than nodes."""
-    state = State(MUSTER)
+    state = State(rules)
     group = ResourceGroup((GPU,), (FlavorQuotas("f", ((GPU, Quota(320)),)),))
     values: list[Any] = [Namespace("a", ()), Flavor("f", topology="net"), Topology("net", ("rack", HOST))]
     values += [node(name, rack) for rack, names in racks.items() for name in names]
@@ -250,6 +254,43 @@ def test_a_gang_that_leaves_after_all_holds_the_nodes_on_which_it_stands() -> No
     assert not decide(state, 501, 1000).decisions
     state.apply(Put(hit(one)))
     assert held() == ["n0", "n1"]
+
+
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE], ids=["muster", "kueue"])
+def test_a_gang_that_leaves_gets_no_other_nodes(rules: Rules) -> None:
+    state = town({"r": ["n0", "n1", "n2"]}, rules=rules)
+    state.apply(Put(replace(on(gang("one", 2), "n0", "n1"), lost_nodes=("n0",), evicted="Preempted", evicted_at=400)))
+    lose(state, "r", "n0")
+    assert not decide(state, 500, 1000).decisions
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_by_kueues_rules_lost_nodes_are_made_good_before_anybody_starts(fair: bool) -> None:
+    state = town({"r": ["n0", "n1", "n2"]}, rules=replace(KUEUE, fair_sharing=fair))
+    one = replace(on(gang("one", 2), "n0", "n1"), lost_nodes=("n0",))
+    state.apply(Put(one))
+    state.apply(Put(gang("new", 1, created=50, priority=9)))
+    lose(state, "r", "n0")
+    assert [(what, who) for what, who, _ in decided(decide(state, 500, 1000))] == [("Replace", "one")]
+
+
+def test_by_kueues_rules_a_gang_is_told_that_there_are_no_nodes_in_place_of_those_it_lost() -> None:
+    """It is evicted for that."""
+    state = town({"r": ["n0", "n1"]}, rules=KUEUE)
+    state.apply(Put(replace(on(gang("one", 2), "n0", "n1"), lost_nodes=("n0",))))
+    lose(state, "r", "n0")
+    plan = decide(state, 500, 1000)
+    assert not plan.decisions
+    assert [(verdict.key[1], verdict.standing) for verdict in plan.verdicts] == [("one", Standing.PARKED)]
+
+
+def test_nodes_that_a_gang_avoids_do_not_take_the_place_of_lost_ones() -> None:
+    """Its pods were refused there of late."""
+    state = town({"r": ["n0", "n1", "n2", "n3"]})
+    avoided = (AvoidedNode("n2", 10_000, "OutOfcpu"),)
+    state.apply(Put(replace(on(gang("one", 2), "n0", "n1"), lost_nodes=("n0",), avoid=avoided)))
+    lose(state, "r", "n0")
+    assert decided(decide(state, 500, 1000)) == [("Replace", "one", ["n3", "n1"])]
 
 
 def test_pods_that_are_done_get_no_nodes_again() -> None:

@@ -678,3 +678,27 @@ def test_numbers_tell_what_is_held_of_a_flavor_that_the_queue_names_no_more() ->
     state = town.state
     for numbers in (state.queue_numbers("a"), state.local_queue_numbers(("ns", "a")), state.cohort_numbers("c")):
         assert (numbers.order, numbers.reserved) == (wanted, {("old", "gpu"): 3})
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_ends_while_something_is_decided_of_it_holds_nothing(fails: bool) -> None:
+    town = Town(*elastic("f"), queue("a", "", [("f", {"gpu": 1})]))
+    town.put(gang("ends", "a"), gang("next", "a", created=1))
+    (decision,) = decide(town.state, town.now, BUDGET).decisions
+    events: list[Put | Assumed | Forgotten] = [Put(replace(town.gang("ends"), finished=True)), Assumed(decision)]
+    if fails:
+        events = [events[1], events[0], Forgotten(decision)]
+    for event in events:
+        town.state.apply(event)
+    assert ("ns", "ends") not in town.state.workloads
+    assert [one.key[1] for one in decide(town.state, town.now, BUDGET).decisions] == ["next"]
+
+
+def test_what_was_decided_of_one_counts_not_for_another_of_its_name() -> None:
+    """It was deleted meanwhile, and made anew."""
+    town = Town(*elastic("f"), queue("a", "", [("f", {"gpu": 1})]), gang("new", "a"))
+    (decision,) = decide(town.state, town.now, BUDGET).decisions
+    town.put(replace(town.gang("new"), uid="another"))
+    town.state.apply(Assumed(decision))
+    assert town.state.workloads["ns", "new"].admission is None
+    assert town.state.drift() == []
