@@ -278,8 +278,6 @@ class Assignment:
     """Nodes were short for flavors that it would have got: room there may change the answer."""
     instead: tuple[Combination, ...] = ()
     """Unless it fits: without which of what it got another answer might."""
-    making_way: tuple[Combination, ...] = ()
-    """Of these, what pod sets got that fit themselves."""
     said: dict[Combination, Limit] = field(default_factory=dict)
     """What nodes said of flavors, where that holds whatever else the gang gets."""
 
@@ -563,7 +561,6 @@ class _Scan:
             borrow=max([got.borrow for choice in chosen for got in choice.flavors.values()], default=0),
         )
         hopeless = {choice.name for choice in chosen if choice.mode in (Mode.NO_FIT, Mode.NO_CANDIDATES)}
-        fitting = {choice.name for choice in chosen if choice.mode is Mode.FIT}
         if assignment.mode is not Mode.NO_FIT and self.place and self._nodes(assignment):
             return assignment, True
         if assignment.mode is Mode.NO_FIT:
@@ -572,7 +569,6 @@ class _Scan:
         asked_for = self.pinned is None and self.rules.heads_per_queue is None
         if assignment.mode is not Mode.FIT and asked_for and choice_of_flavors:
             assignment.instead = self._instead(assignment, hopeless, alone=len(pod_sets) == 1)
-            assignment.making_way = tuple(one for one in assignment.instead if one[0] in fitting)
         return assignment, False
 
     def _instead(self, assignment: Assignment, hopeless: Collection[str], *, alone: bool) -> tuple[Combination, ...]:

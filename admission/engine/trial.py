@@ -171,39 +171,27 @@ class Run:
         smaller: list[Trial] = []
 
         def attempt(counts: Mapping[str, int] | None, into: list[Trial]) -> Trial | None:
-            """In the flavors that it gets first, or else, one after the other, in what it might have in their place.
-            Where others would have to go for one of its pod sets, those that fit may make way for it instead."""
+            """In the flavors that it gets first, or else, one after the other, in what it might have in their place."""
             left: deque[frozenset[scan.Combination]] = deque([frozenset()])
             seen = set(left)
             said: dict[scan.Combination, scan.Limit] = {}
-            evicting: Trial | None = None
             for _ in range(MOST_FLAVORS):
                 if not left:
                     break
                 without = left.popleft()
                 self.steps += counts is not None or bool(without)
-                may = evict and evicting is None
-                trial = self._try(gang, queue, node, cursor, counts, may, pinned, later, without, said)
-                assignment = trial.assignment
-                assert assignment is not None
-                said.update(assignment.said)
-                if evicting is not None:
-                    if trial.mode is Mode.FIT and self._rather(trial, evicting):
-                        return trial
-                    others = assignment.making_way
-                elif trial.mode is Mode.FIT or (trial.found.enough and not trial.found.victims):
+                trial = self._try(gang, queue, node, cursor, counts, evict, pinned, later, without, said)
+                if trial.mode is Mode.FIT or trial.found.enough:
                     return trial
-                elif trial.found.enough:
-                    evicting, others = trial, assignment.making_way
-                else:
-                    into.append(trial)
-                    others = assignment.instead
-                if self.rules.heads_per_queue is not None:
-                    break  # Kueue's scan goes on a cycle later, where it stopped
-                more = [without | {one} for one in others]
-                left.extend(one for one in more if one not in seen)
-                seen.update(more)
-            return evicting
+                into.append(trial)
+                # Kueue's scan goes on a cycle later, where it stopped.
+                if self.rules.heads_per_queue is not None or trial.assignment is None:
+                    break
+                said.update(trial.assignment.said)
+                others = [without | {one} for one in trial.assignment.instead]
+                left.extend(other for other in others if other not in seen)
+                seen.update(others)
+            return None
 
         trial = attempt(None, refused)
         if trial is not None:
@@ -228,14 +216,6 @@ class Run:
             until = min((trial.found.until for trial in refused if trial.found.until is not None), default=None)
             told.found = replace(told.found, until=until, by_nodes=any(cls._on_nodes(trial) for trial in refused))
         return told
-
-    @staticmethod
-    def _rather(trial: Trial, evicting: Trial) -> bool:
-        """Is what fits better than what others would have to go for, as its queue has it."""
-        fits, costs = trial.assignment, evicting.assignment
-        assert fits is not None
-        assert costs is not None
-        return scan.is_preferred((fits.mode, fits.borrow), (costs.mode, costs.borrow), trial.queue.fungibility)
 
     @staticmethod
     def _on_nodes(trial: Trial) -> bool:

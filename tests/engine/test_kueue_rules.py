@@ -392,14 +392,13 @@ def test_who_has_evicted_somebody_has_the_room_before_those_who_were_asleep(
     assert town.admitted() == run
 
 
-@pytest.mark.parametrize("strategy", list(Strategy))
 @pytest.mark.parametrize("without", ["", "TASRecomputeAssignmentWithinSchedulingCycle"])
-def test_who_lacks_what_another_keeps_for_one_cycle_is_looked_at_in_the_next(without: str, strategy: Strategy) -> None:
+def test_who_lacks_what_another_keeps_for_one_cycle_is_looked_at_in_the_next(without: str) -> None:
     """The first finds nobody to evict, and keeps the node from others in this cycle; one of them fits beside what
     runs there."""
     rules = replace(KUEUE, gates=KUEUE.gates - {without})
     town = Town(Topology("t", (HOSTNAME_LABEL,)), Flavor(F, topology="t"), node("n", gpu=4), rules=rules)
-    town.put(*(queue(name, "", [(F, {"gpu": 8})], strategy=strategy) for name in ("a", "b", "c")))
+    town.put(*(queue(name, "", [(F, {"gpu": 8})]) for name in ("a", "b", "c")))
     town.put(gang("runs", "c", each={"gpu": 3}))
     town.settle()
     town.put(gang("wide", "a", each={"gpu": 2}, created=1), gang("fits", "b", created=2))
