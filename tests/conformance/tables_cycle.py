@@ -93,7 +93,7 @@ def _checks(inputs: Json, queues: Iterable[ClusterQueue]) -> list[Any]:
 
 def admission_json(admission: Admission) -> Json:
     """In the form of the API, as far as tables compare it."""
-    raw = values.admission_object(admission, objects.NAMES)
+    raw = values.admission_object(admission)
     return canonical_admission(raw)
 
 

@@ -121,7 +121,7 @@ class Town(Sandbox):
                 "validate-evictions": "_validate_eviction",
             }[path]
         )
-        answer = await getattr(self.webhook, review)(_review_of(change)["request"])
+        answer = await getattr(self.webhook, review)(_review_of(change)["request"], "")
         if isinstance(answer, str):
             return {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": answer}}
         return {"allowed": True, "patch": base64.b64encode(msgspec.json.encode(answer)).decode() if answer else ""}
