@@ -1136,14 +1136,14 @@ class World:
         stranded: list[Key] = []
         pinned = _pinned(workload.view.value) if workload is not None else frozenset()
         survives = workload is not None and job is not None and job.survives
-        standing = _hosts_given(workload.view.value) if workload is not None and survives else None
+        standing = _hosts_of_each(workload.view.value) if workload is not None and survives else {}
         for key in sorted(pods):
             pod = pods[key]
             if not pod.done:
                 until = self._waited_for(pod, now)
                 live += until is not None
                 lost += until is None
-                moved = standing and pod.node not in standing
+                moved = pod.node not in standing.get(pod.pod_set, (pod.node,))
                 given_up = pod.terminating and (moved or _made_before(pod, workload))
                 if until is not None and pod.node and not given_up:
                     made.setdefault(pod.pod_set, []).append(pod.created_at)
@@ -1170,7 +1170,7 @@ class World:
                     gated.append(key)
                 elif not pod.node and not pod.done and pod.unschedulable_since is None:
                     unscheduled = max(unscheduled, pod.created_at)
-                if standing and not pod.done and pod.node and pod.node not in standing:
+                if not pod.done and pod.node and pod.node not in standing.get(pod.pod_set, (pod.node,)):
                     stranded.append(key)
                 if pod.unschedulable_since is not None and pod.pod_set not in pinned:
                     unplaced, found_none = unplaced + 1, found_none or pod.unschedulable_message
@@ -1771,15 +1771,19 @@ def _devices_asked(job: JobView) -> list[Key]:
     return [*((job.namespace, name) for name in job.claim_templates), *(("", name) for name in job.device_classes)]
 
 
+def _hosts_of_each(value: Workload) -> dict[str, frozenset[str]]:
+    """Pod set -> names of the nodes that a reservation names for it; those alone for which it names some."""
+    admission = value.admission if not value.finished else None
+    return {
+        given.name: frozenset(domain.values[-1] for domain in given.topology.domains)
+        for given in (admission.pod_sets if admission is not None else ())
+        if given.topology is not None and given.topology.levels[-1:] == (HOSTNAME_LABEL,) and given.topology.domains
+    }
+
+
 def _hosts_given(value: Workload) -> frozenset[str]:
     """Names of the nodes that a reservation names; none where its domains are wider."""
-    admission = value.admission if not value.finished else None
-    return frozenset(
-        domain.values[-1]
-        for given in (admission.pod_sets if admission is not None else ())
-        if given.topology is not None and given.topology.levels[-1:] == (HOSTNAME_LABEL,)
-        for domain in given.topology.domains
-    )
+    return frozenset().union(*_hosts_of_each(value).values())
 
 
 def _devices_held(value: Workload, renamed: Collection[str]) -> dict[str, dict[str, int]]:

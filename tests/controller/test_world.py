@@ -1811,6 +1811,33 @@ def test_pods_on_nodes_that_the_reservation_does_not_name_are_stranded(
     assert tally.stranded == ((("ns", "a"),) if stranded else ())
 
 
+@pytest.mark.parametrize(
+    ("theirs", "node", "left"),
+    [
+        (None, "n9", False),  # kube-scheduler chooses, where nodes are made for pods
+        (TopologyAssignment(("rack",), (Domain(("r1",), 1),)), "n9", False),
+        (TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n9",), 1),)), "n9", False),
+        (TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n2",), 1),)), "n9", True),
+        (TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n2",), 1),)), "n1", True),
+    ],
+    ids=str,
+)
+def test_the_nodes_of_another_pod_set_say_nothing_of_where_pods_may_be(
+    theirs: TopologyAssignment | None, node: str, left: bool
+) -> None:
+    world = Setting().world
+    (given,) = GIVEN.pod_sets
+    workers = replace(given, topology=TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 2),)))
+    driver = PodSetAssignment("driver", (("gpu", "f"),), (("gpu", 1),), 1, theirs)
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (workers, driver)))))
+    world.pod_seen(pod("a"))
+    world.pod_seen(pod("b", pod_set="driver", node=node))
+    world.pod_seen(pod("ends", pod_set="driver", node=node, terminating=True))
+    tally = world.tally(replace(JOB, survives=True), world.workloads[("ns", "w")], 100)
+    assert tally.stranded == ((("ns", "b"),) if left else ())
+    assert tally.beyond == (None if left else Beyond(100, 2, 1, "driver"))
+
+
 @pytest.mark.parametrize("chosen", [True, False])
 def test_a_node_that_went_while_nobody_looked_is_lost(chosen: bool) -> None:
     setting = Setting()
