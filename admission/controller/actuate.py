@@ -355,7 +355,7 @@ class Actuator:
             case lifecycle.RestoreChildren(children):
                 await self._restore_children(await self._raw(key, _there(job)), _there(seen), children)
             case lifecycle.EvictWorkload():
-                await self._evict(_there(seen), await self._as_it_is(key, _there(job), step))
+                await self._evict_as_it_is(key, _there(job), _there(seen), step)
             case lifecycle.ReplaceNodes(nodes, guilty):
                 await self._replace_nodes(_there(seen), nodes, guilty)
             case lifecycle.EvictPods(wanted):
@@ -719,7 +719,7 @@ class Actuator:
             wanted = await self._asked_for(key, job)
             if wanted is None or _shapes(self._pod_sets(wanted)) != _shapes(value.pod_sets):
                 because = "What is added to its pods was changed after its reservation; it is reserved anew"
-                await self._evict(seen, lifecycle.EvictWorkload("OutOfSync", because))
+                await self._evict_as_it_is(key, job, seen, lifecycle.EvictWorkload("OutOfSync", because))
                 return
         started = pins.start(
             KIND_OF[key[0]],
@@ -734,7 +734,8 @@ class Actuator:
         )
         if started.problems:
             # What was reserved is not what the job asks for now: reserve anew.
-            await self._evict(seen, lifecycle.EvictWorkload("OutOfSync", "; ".join(started.problems)))
+            differs = lifecycle.EvictWorkload("OutOfSync", "; ".join(started.problems))
+            await self._evict_as_it_is(key, job, seen, differs)
             return
         if started.refused:
             # Nobody but people can solve it: as if the check had refused the job.
@@ -742,7 +743,7 @@ class Actuator:
                 f"Cannot start: {started.refused}; change one of them, then set spec.active of the Workload to true"
             )
             refused = lifecycle.EvictWorkload(DEACTIVATED, because, deactivate=True, cause="AdmissionCheck")
-            await self._evict(seen, refused)
+            await self._evict_as_it_is(key, job, seen, refused)
             return
         try:
             await self._patch_job(key, started.patch)
@@ -780,18 +781,21 @@ class Actuator:
         if self._world.workload_of(key) != seen:
             raise Conflict(409, "Conflict", "the workload is another than the one that is known")
 
-    async def _as_it_is(self, key: JobKey, job: JobView, step: lifecycle.EvictWorkload) -> lifecycle.EvictWorkload:
-        """Why a gang is to leave, by a live look at its job: only the Workload is written, which may be known better.
-        Another leader may have stopped and started it for that reason already. Raises Conflict if it is not to."""
+    async def _evict_as_it_is(
+        self, key: JobKey, job: JobView, seen: WorkloadSeen, step: lifecycle.EvictWorkload
+    ) -> None:
+        """Evict a gang by a live look at its job: only the Workload is written, which may be known better. Another
+        leader may have stopped and started it for that reason already, or just started it. Raises Conflict if it is
+        not to leave."""
         raw = await self._client.get(_path_of(key))
-        if raw["metadata"]["resourceVersion"] == job.resource_version:
-            return step
-        self._learn(key[0], raw)
-        now = self._now()
-        due = lifecycle.next_step(self._world.sight(key, now), self._settings, now).step
-        if not isinstance(due, lifecycle.EvictWorkload):
-            raise Conflict(409, "Conflict", "the job has changed since it was looked at")
-        return due
+        if raw["metadata"]["resourceVersion"] != job.resource_version:
+            self._learn(key[0], raw)
+            now = self._now()
+            due = lifecycle.next_step(self._world.sight(key, now), self._settings, now).step
+            if not isinstance(due, lifecycle.EvictWorkload):
+                raise Conflict(409, "Conflict", "the job has changed since it was looked at")
+            step = due
+        await self._evict(seen, step)
 
     async def _restore_children(self, jobset: dict[str, Any], seen: WorkloadSeen, children: tuple[JobKey, ...]) -> None:
         parent = owners_form(jobset, self._names)

@@ -8,11 +8,14 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from msgspec import Raw, json
 from msgspec.structs import replace
 
+from admission.controller import decode
 from admission.controller import lifecycle as life
 from admission.controller.app import Controller
 from admission.engine.model import Evict, EvictReason
+from admission.jobs.kinds import KIND_OF
 from admission.jobs.values import rfc3339
 from admission.jobs.values import workload as read
 from admission.kube.client import Conflict, NotFound, TooManyRequests
@@ -126,24 +129,79 @@ async def test_what_was_reserved_since_it_was_looked_at_is_not_deleted(world: Wo
     assert (await stored(world))["metadata"]["uid"] == gang["metadata"]["uid"]
 
 
+ADDS = {
+    "name": "budget",
+    "state": "Ready",
+    "message": "yes",
+    "lastTransitionTime": rfc3339(T0),
+    "podSetUpdates": [{"name": "main", "labels": {"a": "b"}}],
+}
+FEWER: Json = {"spec": {"parallelism": 1}}
+ANOTHER: Json = {"spec": {"template": {"metadata": {"labels": {"a": "c"}}}}}
+
+
+@pytest.mark.parametrize("started", [False, True], ids=["it is as it is known", "another started it since"])
+@pytest.mark.parametrize(
+    ("before", "since", "why"),
+    [
+        ({}, {}, "What is added to its pods was changed after its reservation; it is reserved anew"),
+        (FEWER, {"spec": {"parallelism": 2}}, "pod set main asks for 1 pods and 2 were admitted"),
+        (ANOTHER, {"spec": {"template": {"metadata": {"labels": {"a": None}}}}}, "Cannot start: check budget adds "),
+    ],
+    ids=["a LimitRange", "its size", "what a check adds"],
+)
+async def test_nobody_is_evicted_for_what_keeps_a_job_from_its_start_that_was_started_since(
+    world: World, before: Json, since: Json, why: str, started: bool
+) -> None:
+    """As by the leader before, of which a new one may hear late: its gang runs."""
+    await a_gang(world, held=True, admissionChecks=[ADDS] if before is ANOTHER else [])
+    path = f"{JOBS}/train"
+    known = await world.client.merge_patch(path, before)
+    if not before:
+        limits = [{"type": "Container", "defaultRequest": {"cpu": "1"}}]
+        await world.put(
+            {
+                "apiVersion": "v1",
+                "kind": "LimitRange",
+                "metadata": {"name": "usual", "namespace": "ml"},
+                "spec": {"limits": limits},
+            }
+        )
+    async with running(world, leads=False) as controller:
+        await sees(controller)
+
+        async def told_of_it() -> bool:
+            return bool(before or controller.world.defaults.limits_of("ml"))
+
+        await until(told_of_it)
+        if started:
+            await world.client.merge_patch(path, {"spec": {"suspend": False, **since.get("spec", {})}})
+
+            async def heard() -> bool:
+                return not controller.world.jobs[KEY].suspended
+
+            await until(heard)
+            old = decode.job(KIND_OF["Job"], NAMES, Raw(json.encode(known)), controller.recent)
+            controller.world.job_seen(old)
+        with pytest.raises(Conflict) if started else nullcontext():
+            await controller.actuator.take(KEY, life.StartJob())
+    found = await stored(world)
+    told = [one["message"] for one in found["status"]["conditions"] if one["type"] == "Evicted"]
+    assert [one.startswith(why) for one in told] == ([] if started else [True])
+    assert found["spec"]["active"] is (started or before is not ANOTHER)
+
+
 @pytest.mark.parametrize(("reason", "tries"), [("Preempted", {"count": 2}), ("Deactivated", None)])
 async def test_of_what_a_gang_had_nothing_counts_for_the_next_time_but_its_tries_and_how_long_it_ran(
     world: World, reason: str, tries: Json | None
 ) -> None:
     """Pods that were done are made anew, and a check that was ready is asked anew. Who was switched off begins anew."""
-    ready = {
-        "name": "budget",
-        "state": "Ready",
-        "message": "yes",
-        "lastTransitionTime": rfc3339(T0),
-        "podSetUpdates": [{"name": "main", "labels": {"a": "b"}}],
-    }
     out = condition("Evicted", True, reason, "Out", T0 + 3 * MINUTE)
     await a_gang(
         world,
         conditions=[RESERVED, ADMITTED_, out],
         reclaimablePods=[{"name": "main", "count": 1}],
-        admissionChecks=[ready],
+        admissionChecks=[ADDS],
         requeueState={"count": 2},
         accumulatedPastExecutionTimeSeconds=100,
     )
