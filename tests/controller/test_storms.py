@@ -752,6 +752,37 @@ def test_a_new_leader_evicts_nobody_for_what_its_job_said_before_the_reservation
     assert found == [[], 2, True]
 
 
+def test_a_new_leader_evicts_nobody_for_what_is_added_to_pods_since_its_job_was_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the start it hears late, and of the reservation and the LimitRange at once."""
+    found: list[object] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": {"stopPolicy": "Hold"}})
+        await scene.user.create(PATHS["Job"], lasting("runs", 1))
+        await asyncio.sleep(10)
+        monkeypatch.setattr(scene.weather[1], "delay", lambda kind: 30.0 if kind == "Job" else 0.01)
+        await scene.opens()
+        await asyncio.sleep(5)
+        limits = [{"type": "Container", "defaultRequest": {"cpu": "1"}}]
+        usual = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "usual"}, "spec": {"limits": limits}}
+        await scene.user.create("/api/v1/namespaces/ml/limitranges", usual)
+        await asyncio.sleep(1)
+        await scene.replicas[0].resign()
+        before = scene.replicas[1].controller.world.jobs["Job", "ml", "runs"].suspended
+        scene.replicas[1].lead()
+        await asyncio.sleep(120)
+        judge = invariants.replay(scene.town.entries, at_end=False)
+        found.extend([before, judge.violations, judge.figures.starts])
+        await scene.end()
+
+    played(monkeypatch, 0, main)
+    assert found == [True, [], 1]
+
+
 def test_who_leads_again_counts_no_time_for_which_another_led(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod of a gang fails as its leader changes, and again an hour after, as the first leads once more. Its Job makes
     another in half a minute each time."""
