@@ -755,7 +755,7 @@ def test_a_new_leader_evicts_nobody_for_what_its_job_said_before_the_reservation
 def test_a_new_leader_evicts_nobody_for_what_is_added_to_pods_since_its_job_was_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of the start it hears late, and of the reservation and the LimitRange at once."""
+    """Of the start, and of its pods, it hears late, and of the reservation and the LimitRange at once."""
     found: list[object] = []
 
     async def main() -> None:
@@ -764,7 +764,7 @@ def test_a_new_leader_evicts_nobody_for_what_is_added_to_pods_since_its_job_was_
         await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": {"stopPolicy": "Hold"}})
         await scene.user.create(PATHS["Job"], lasting("runs", 1))
         await asyncio.sleep(10)
-        monkeypatch.setattr(scene.weather[1], "delay", lambda kind: 30.0 if kind == "Job" else 0.01)
+        monkeypatch.setattr(scene.weather[1], "delay", lambda kind: 30.0 if kind in ("Job", "Pod") else 0.01)
         await scene.opens()
         await asyncio.sleep(5)
         limits = [{"type": "Container", "defaultRequest": {"cpu": "1"}}]
