@@ -65,6 +65,10 @@ class _Entry:
     """By which it was nominated, if it may keep room in every cycle."""
 
 
+def _hosts(charge: Charge) -> set[str]:
+    return set() if charge.admission is None else {host for host, _ in charge.booking.hosts}
+
+
 class Heads(Run):
     """One gang of each queue (or so many), against the book as it was found; then in order."""
 
@@ -88,10 +92,12 @@ class Heads(Run):
             self._those_who_keep(label)
         else:
             self.state.heads_before = ""
-        if any(entry.usage.admission is not None for entry in self.entries):
-            for label in self.state.memos.roots_of_keepers():
-                if label not in looked_at:
-                    self._those_who_keep(label, nodes=True)
+        others = [label for label in self.state.memos.roots_of_keepers() if label not in looked_at]
+        self.keepers_there = not others or any(entry.usage.admission is not None for entry in self.entries)
+        """Do those take part who keep nodes from all trees."""
+        if self.keepers_there:
+            for label in others:
+                self._those_who_keep(label, nodes=True)
         self.preempted: set[Key] = set()
         self.kept: list[Key] = []
         """For whom room is taken for the rest of this cycle; they are not admitted in it."""
@@ -159,7 +165,8 @@ class Heads(Run):
         how much is in no version.)"""
         node, ledger = self.node(queue.name), self.ledger
         at = (gang, queue, node, self._avoided(gang), ledger.version_of(node.root), ledger.nodes.version)
-        if not isinstance(known, _Look) or known.at != at or self.rules.usage_fairness is not None:
+        same = isinstance(known, _Look) and known.at == at and self.rules.usage_fairness is None
+        if not isinstance(known, _Look) or not same or not known.trial.mode.preempts:
             return _Look(at, self.look(gang, queue))
         assert known.trial.assignment is not None
         for choice in known.trial.assignment.pod_sets:
@@ -193,6 +200,8 @@ class Heads(Run):
             return None
         found.place, found.bucket = first
         another = _Entry(found, self._charge(found))
+        if another.usage.admission is not None and not self.keepers_there:
+            return None
         self.entries.append(another)
         return another
 
@@ -345,12 +354,13 @@ class Heads(Run):
                     room = self._reserve(entry)
                     self._keep(room)
                     if trial.queue.strict and at_once:
-                        self.kept_by_strict.append(gang.key)
                         keeps = room
                 why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA)
                 if keeper is not None:
                     why = replace(why, detail=Detail.CLAIMED, subject="/".join(keeper))
                 self._requeue(entry, again=anew, why=why, keeps=keeps)
+                if keeps is not None and not entry.again:
+                    self.kept_by_strict.append(gang.key)
                 return
             if gang.preemption_gated:
                 why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
@@ -409,10 +419,12 @@ class Heads(Run):
         ]
         if not keepers:
             return None
+        hosts, charges = _hosts(entry.usage), self.ledger.charges
+        named = min(keepers, key=lambda key: bool(hosts) and hosts.isdisjoint(_hosts(charges[key])))
         with self.ledger.trial():
             for key in keepers:
                 self.ledger.release(key)
-            return keepers[0] if self._still_fits(entry) else None
+            return named if self._still_fits(entry) else None
 
     def _keep(self, charge: Charge) -> None:
         """Taken for the rest of this cycle."""
@@ -508,7 +520,7 @@ class Heads(Run):
         trial.place, trial.bucket = entry.trial.place, entry.trial.bucket
         if trial.mode.preempts and self._by_nodes(trial):
             self._nodes_after(trial)
-        entry.trial, entry.usage, entry.unasked = trial, self._charge(trial), False
+        entry.trial, entry.usage, entry.unasked, entry.look = trial, self._charge(trial), False, None
 
     def _after_others(self, entry: _Entry) -> bool | None:
         """Its victims go for somebody before it: does it fit once they are gone (True), or with other victims (False;

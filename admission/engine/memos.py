@@ -209,6 +209,9 @@ class Memos:
         node = self._ledger.tree.queue(queue)
         if node is not None:
             self._under.setdefault(node.root.label, set()).add(queue)
+            kept = self._keeping.get(node.root.label, ())
+            for other in [one for name, one in kept if name == queue and one != bucket]:
+                self._keeps(node.root.label, queue, other, None)  # another is the head now
             self._keeps(node.root.label, queue, bucket, memo.keeps)
         if memo.on_nodes:
             first = self._facts.workloads[order.key_of(line.buckets[bucket][0])]

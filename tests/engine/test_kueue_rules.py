@@ -962,3 +962,98 @@ def test_by_kueues_rules_a_check_is_waited_for_that_the_queue_asks_for_no_more(r
     (decision,) = town.cycle().decisions
     assert isinstance(decision, Admit)
     assert (decision.checks, decision.admitted) == ((), admitted)
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_two_strict_heads_that_lack_each_others_nodes_are_admitted_on_nodes_or_not_at_all(fair: bool) -> None:
+    """The second fitted when it was nominated; what came of that says nothing in the next cycle."""
+    town = behind_a_strict_head(fair, node("n1", gpu=4), node("n2", gpu=4))
+    town.put(
+        queue("c", "other", [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO), queue("d", "other", [(F, {"gpu": 4})])
+    )
+    town.put(gang("too", "c", each={"gpu": 4}, created=2))
+    town.settle()
+    town.put(gang("tiny", "d", created=3))
+    town.settle()
+    for name in town.admitted():
+        admission = town.gang(name).admission
+        assert admission is not None
+        assert all(pod_set.topology is not None for pod_set in admission.pod_sets), name
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_nobody_waits_for_a_strict_head_that_goes_elsewhere_in_the_next_cycle(fair: bool) -> None:
+    nodes = (node("n1", gpu=6), node("m2", gpu=5))
+    rules = replace(KUEUE, fair_sharing=fair)
+    town = Town(Topology("t", (HOSTNAME_LABEL,)), Flavor(F, topology="t"), *nodes, rules=rules)
+    town.put(queue("c", "a", [(F, {"gpu": 6})]), queue("r", "a", [(F, {"gpu": 0})]))
+    town.put(queue("k", "b", [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO), queue("b", "c", [(F, {"gpu": 8})]))
+    town.put(gang("runs", "r", each={"gpu": 2}))
+    town.settle()
+    town.put(gang("keeps", "c", each={"gpu": 6}, created=1), gang("head", "k", each={"gpu": 5}, created=2))
+    town.put(gang("fits", "b", each={"gpu": 2}, created=3))
+    town.settle()
+    assert town.admitted() == ["fits", "head", "runs"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_next_of_a_queue_takes_no_nodes_that_the_head_of_another_trees_strict_queue_keeps(
+    alone: bool, fair: bool
+) -> None:
+    rules = replace(KUEUE, fair_sharing=fair)
+    town = Town(Topology("t", (HOSTNAME_LABEL,)), Flavor(F, topology="t"), *elastic("e"), rules=rules)
+    town.put(node("n1", gpu=4), node("n2", gpu=4), queue("r", "rr", [(F, {"gpu": 8})]))
+    town.put(queue("z", "a0", [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO), gang("runs", "r", each={"gpu": 3}))
+    for name, licences, gpus in (("b", 4, 4), ("c", 0, 0), ("d", 2, 0)):
+        groups = (
+            *queue(name, "aa", [("e", {"lic": licences})]).groups,
+            *queue(name, "aa", [(F, {"gpu": gpus})]).groups,
+        )
+        town.put(replace(queue(name, "aa", []), groups=groups))
+    town.settle()
+    town.put(gang("wide", "z", 2, each={"gpu": 4}, created=1))
+    town.settle()
+    second = gang("g2", "b", each={"gpu": 2}, created=3)
+    near = replace(second.pod_sets[0], topology=TopologyRequest(required=HOSTNAME_LABEL))
+    if not alone:
+        town.put(gang("g1", "b", each={"lic": 2}, created=2), gang("brw", "c", each={"lic": 2}, created=4))
+    town.put(replace(second, pod_sets=(near,)))
+    town.settle()
+    assert "g2" not in town.admitted()
+
+
+def test_who_comes_first_by_use_alone_keeps_what_it_keeps_and_no_more() -> None:
+    rules = replace(KUEUE, usage_fairness=UsageFairness(half_life_ms=3_600_000))
+    town = Town(*elastic(F), rules=rules)
+    town.put(queue("a", "all", [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO, usage_based_fairness=True))
+    town.put(queue("b", "all", [(F, {"gpu": 0})]))
+    for name, used in (("x", 8.0), ("y", 20.0)):
+        town.put(LocalQueue("ns", name, "a", consumed=(("gpu", used),), consumed_at=START))
+    town.put(gang("x0", "x", 4))
+    town.settle()
+    town.put(gang("x1", "x", 8, created=1), gang("y1", "y", 100, created=2), gang("b1", "b", 4, created=3))
+    town.settle()
+    assert town.admitted() == ["x0"]
+    town.put(LocalQueue("ns", "y", "a", consumed=(("gpu", 0.5),), consumed_at=START))
+    town.settle()
+    assert town.admitted() == ["b1", "x0"]
+
+
+def test_of_two_who_keep_nodes_the_one_is_told_that_keeps_those_that_are_lacking() -> None:
+    town = Town(Topology("t", (HOSTNAME_LABEL,)), rules=KUEUE)
+    for name in "fg":
+        town.put(Flavor(name, (("pool", name),), topology="t"))
+        for number in range(2):
+            made = node(f"{name}{number}", gpu=4)
+            town.put(replace(made, labels=(*made.labels, ("pool", name))))
+        town.put(queue(f"w{name}", "all", [(name, {"gpu": 8})], strategy=Strategy.STRICT_FIFO))
+        town.put(queue(f"r{name}", "all", [(name, {"gpu": 16})]), gang(f"r{name}", f"r{name}", each={"gpu": 3}))
+    town.settle()
+    town.put(*(gang(f"w{name}", f"w{name}", 2, each={"gpu": 4}, created=1) for name in "fg"))
+    town.settle()
+    town.put(gang("small", "rg", each={"gpu": 2}, created=2))
+    town.settle()
+    told = town.state.explain(("ns", "small"))
+    assert told is not None
+    assert (told.why.detail, told.why.subject) == (Detail.CLAIMED, "ns/wg")
