@@ -34,10 +34,22 @@ from admission.jobs.kinds import (
     view,
 )
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, Kind, NotFound, Undeclared
+from admission.kube.client import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Kind,
+    NotFound,
+    Unavailable,
+    Undeclared,
+)
 from admission.kube.lease import LEASES
+from admission.names import KUEUE_GROUP
 
 Json = dict[str, Any]
+_UNHEARD = "nobody knows whether it was written"
 MANAGER = "muster-cli"
 TOGETHER = 16
 """Writes under way at once."""
@@ -77,6 +89,11 @@ class Changes:
     @property
     def refused(self) -> bool:
         return any(row.did is Did.REFUSED for row in self.rows)
+
+    @property
+    def broke_off(self) -> bool:
+        """Did nobody answer any more while it was written."""
+        return any(row.message.startswith(_UNHEARD) for row in self.rows)
 
     def as_json(self) -> Json:
         return dict(plain(self))
@@ -323,7 +340,8 @@ async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool,
 
 def _left_out(one: Json, group: str) -> Change:
     """What is for others; what nobody knows is a mistake."""
-    if _group(one) == group and one.get("kind") not in (*QUOTA, "Workload"):
+    ours = group != KUEUE_GROUP  # Kueue has more kinds than these
+    if ours and _group(one) == group and one.get("kind") not in (*QUOTA, "Workload"):
         return Change(
             _subject(one), Did.REFUSED, message=f"there is no such kind in {group}: one of {', '.join(QUOTA)}"
         )
@@ -332,12 +350,13 @@ def _left_out(one: Json, group: str) -> Change:
 
 def unheard(error: ApiError) -> str:
     """Of what was to be written, and got no answer that says whether it is."""
-    return f"nobody knows whether it was written: {error.message or error.reason}"
+    return f"{_UNHEARD}: {error.message or error.reason}"
 
 
 def not_tried(error: ApiError) -> str:
     """Of what was to be written after that."""
-    return f"not tried, for nobody answers: {error.message or error.reason}"
+    why = "not tried, for nobody answers" if isinstance(error, Unavailable) else "not tried"
+    return f"{why}: {error.message or error.reason}"
 
 
 async def create(ask: Ask, given: Sequence[Json], new: str, *, dry_run: bool) -> Changes:

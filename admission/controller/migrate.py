@@ -233,7 +233,13 @@ def _is_kueues_hook(client: Json) -> bool:
 
 async def _put_all(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> Changes:
     given = [one for kind, of_kind in found.items() if kind != "Workload" for one in of_kind]
-    rows = list((await _put_quota(ask, given, "", dry_run=dry_run)).rows)
+    put = await _put_quota(ask, given, "", dry_run=dry_run)
+    rows = list(put.rows)
+    if put.broke_off:  # no job goes to a queue that is not there
+        rows += [
+            Change(f"{of}/*", Did.REFUSED, message="not tried: its quota is not written") for of in ("job", "cronjob")
+        ]
+        return Changes(tuple(rows), dry_run, ask.hidden)
     for subject, looked in (
         ("job", partial(_jobs, ask, found, dry_run=dry_run)),
         ("cronjob", partial(_cron_jobs, ask)),
@@ -258,17 +264,18 @@ async def _put_quota(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run
     there = await ask.read(ours(KUEUE, "AdmissionCheck"))
     refused = _checks_of_kueue(translated, there or ())
     away = {row.subject for row in refused}  # they have their rows already
+    # Read first: of what is written is told, whoever answers after that.
+    nodes = [labels_of(node) for node in await ask.read(NODES) or ()]
+    queues = await _cluster_queues(ask, given)
+    stopped = await _stopped(ask)
     put = await change.put(
         ask,
         [one for one in translated if f"{text(one.get('kind')).lower()}/{name_of(one)}" not in away],
         namespace,
         dry_run=dry_run,
     )
-    nodes = [labels_of(node) for node in await ask.read(NODES) or ()]
-    queues = await _cluster_queues(ask, given)
     rows += refused
     said = {(text(one.get("kind")).lower(), *change.key_of(one)): one for one in given}
-    stopped = await _stopped(ask)
     for row in put.rows:
         of = _given(row, said)
         rows.append(row if row.did is Did.REFUSED else _if_stopped(_with_note(row, of, nodes, queues), of, stopped))

@@ -39,6 +39,8 @@ def application(*, ready: Callable[[], str], metrics: Callable[[], Iterable[byte
 
 MOST_CONNECTIONS = 512
 """Of one port. Anybody who reaches it can open them, and each costs memory of the process that decides."""
+HANDSHAKE_S = 5.0
+"""So long a connection by TLS may take to begin, and to end."""
 IDLE_S = 120.0
 """A connection over which nothing is asked for so long is closed."""
 
@@ -66,7 +68,17 @@ class _Site(web.BaseSite):
     async def start(self) -> None:
         await super().start()
         loop, (host, port) = asyncio.get_running_loop(), self._at
-        self._server = await loop.create_server(self._accepted, host, port, ssl=self._ssl_context, backlog=128)
+        tls = self._ssl_context
+        self._server = await loop.create_server(
+            self._accepted,
+            host,
+            port,
+            ssl=tls,
+            backlog=128,
+            # Who says nothing is not counted before its handshake is over, nor once it is to go.
+            ssl_handshake_timeout=HANDSHAKE_S if tls else None,
+            ssl_shutdown_timeout=HANDSHAKE_S if tls else None,
+        )
 
     def _accepted(self) -> asyncio.Protocol:
         server = self._runner.server

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from admission.api.crd import crd
 from admission.api.kinds import KINDS, validate_object
+from admission.controller import change
 from admission.controller.ask import Ask
 from admission.controller.migrate import from_cluster, from_files, quota
 from admission.jobs.kinds import at
@@ -812,6 +813,35 @@ async def test_an_import_that_nobody_answers_any_more_says_what_it_has_done(kueu
     assert rows["job/train"].did.value == "refused"
     assert rows["job/train"].message.startswith("nobody knows whether it was written: ")
     assert [row.did.value for subject, row in rows.items() if subject.startswith("cronjob")] == ["refused"]
+
+
+async def test_files_of_a_cluster_with_kueues_objects_may_hold_more_than_quota(kueue):
+    ask = Ask(kueue.client, KUEUE, T0)
+    given = [theirs("ResourceFlavor", {}), theirs("ProvisioningRequestConfig", {"provisioningClassName": "atomic"})]
+    rows = (await change.put(ask, given, "", dry_run=False)).rows
+    assert [row.did.value for row in rows] == ["skipped", "created"]
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_an_import_whose_quota_could_not_be_written_takes_no_job_over(kueue, comes_back):
+    await put(kueue, JOBS["it waits"])
+    for name in ("x", "y"):
+        await kueue.put(theirs("ResourceFlavor", {"nodeLabels": {"gpu": "h100"}}, name=name))
+    away: list[str] = []
+
+    def faults(request: web.Request) -> web.Response | None:
+        wrote = request.method == "PATCH" and "dryRun" not in request.query
+        if wrote and request.path.endswith("/resourceflavors/y"):
+            away.append(request.path)
+            return web.Response(status=503)
+        return web.Response(status=503) if away and not comes_back else None
+
+    kueue.sandbox.faults.append(faults)
+    rows = {row.subject: row.did.value for row in (await from_cluster(kueue.ask(), apply=True)).rows}
+    assert (rows["resourceflavor/x"], rows["resourceflavor/y"]) == ("created", "refused")
+    assert (rows["job/*"], rows["cronjob/*"]) == ("refused", "refused")
+    kueue.sandbox.faults.clear()
+    assert at(await kueue.client.get(TRAIN), LABEL) is None
 
 
 async def test_a_job_of_something_that_muster_does_not_manage_is_left_alone(kueue):
