@@ -512,6 +512,11 @@ def test_apply_of_what_is_not_as_the_kind_has_it_is_no_fault_of_the_object_s(api
     assert refusal(api.call("GET", api.path(GADGETS, "g"))) == (404, "NotFound")
 
 
+@pytest.mark.parametrize("size", [None, 1.5])
+def test_apply_of_nothing_or_a_part_for_a_whole_number_is_refused_as_by_create(api: Api, size: float | None) -> None:
+    assert refusal(apply(api, GADGETS, gadget("g", size=size), "one")) == (422, "Invalid")
+
+
 @pytest.mark.parametrize("there", [False, True], ids=["created", "changed"])
 def test_apply_of_a_field_that_the_kind_lacks_changes_nothing(api: Api, there: bool) -> None:
     """Of several, the real one names those that it comes to first."""
