@@ -655,12 +655,13 @@ def _ending(seen: Sight, end: str, settings: Settings, now: int) -> Next:
     """A Job that has come to its end, and whose controller only waits for its last pods. It makes no more of them,
     stops them by itself, and never says that it is suspended: there is nothing to evict. What its pods that are gone
     held is given back; all of it, once there are none but on nodes that are gone. (With none at all it is finished
-    in a moment, and what holds for one that is not finished holds until then.)"""
+    in a moment, unless it is suspended, and what holds for one that is not finished holds until then.)"""
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     if workload is None or workload.value.finished:
         return NOTHING
-    if pods.lost and not (pods.live or job.active or job.terminating > pods.lost):
+    # Suspended as its last pod ended it has no startTime, and may not be called finished.
+    if (pods.lost or job.suspended) and not (pods.live or job.active or job.terminating > pods.lost):
         return Next(FinishWorkload(end == "Succeeded", job.message))
     spare_at = _spare_at(seen, settings)
     if spare_at is not None and now >= spare_at:

@@ -547,6 +547,14 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(**{**ENDING, "suspended": True}), workload(**LEAVING), PodTally(lost=1), queue="q"),
         life.FinishWorkload(False, "too late"),
     ),
+    "stopped as its last pod ended: it has no startTime any more, and is never finished": (
+        Sight(
+            job(**{**ENDING, "ending": "Succeeded", "suspended": True, "terminating": 0, "active": 0}),
+            workload(**LEAVING),
+            queue="q",
+        ),
+        life.FinishWorkload(True, "too late"),
+    ),
     "at its end by its own count, before its pods are seen": (
         Sight(job(**ENDING), workload(**ADMITTED), queue="q"),
         None,
