@@ -325,10 +325,10 @@ async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool,
     in_order = sorted(known, key=lambda one: (one["kind"] == new, order.index(one["kind"]), key_of(one)))
     away: ApiError | None = None
     for one in in_order:
+        if away is not None:
+            rows.append(Change(_subject(one), Did.REFUSED, key_of(one)[0], not_tried(away)))
+            continue
         try:
-            if away is not None:
-                rows.append(Change(_subject(one), Did.REFUSED, key_of(one)[0], not_tried(away)))
-                continue
             row = await _put(ask, kinds[one["kind"]], one, namespace, coming, dry_run=dry_run, new=one["kind"] == new)
         except ApiError as error:
             if dry_run:

@@ -425,16 +425,16 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
 
     async def placed(one: Managed) -> Change:
         async with places:
-            said = change.not_tried(away[0]) if away else ""
+            row = Change(f"{one.view.kind.lower()}/{one.view.name}", Did.REFUSED, one.view.namespace)
+            if away:
+                return replace(row, message=change.not_tried(away[0]))
             try:
-                if not said:
-                    return await _job(ask, one, known, dry_run=dry_run)
+                return await _job(ask, one, known, dry_run=dry_run)
             except ApiError as error:
                 if dry_run:
                     raise
                 away.append(error)
-                said = change.unheard(error)
-            return Change(f"{one.view.kind.lower()}/{one.view.name}", Did.REFUSED, one.view.namespace, said)
+                return replace(row, message=change.unheard(error))
 
     rows += await asyncio.gather(*(placed(one) for one in managed))
     # Variants of a job, one for each flavor, stand for its Workload: its row speaks for them.

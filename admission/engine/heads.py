@@ -165,13 +165,13 @@ class Heads(Run):
         how much is in no version.)"""
         node, ledger = self.node(queue.name), self.ledger
         at = (gang, queue, node, self._avoided(gang), ledger.version_of(node.root), ledger.nodes.version)
-        same = isinstance(known, _Look) and known.at == at and self.rules.usage_fairness is None
-        if not isinstance(known, _Look) or not same or not known.trial.mode.preempts:
-            return _Look(at, self.look(gang, queue))
-        assert known.trial.assignment is not None
-        for choice in known.trial.assignment.pod_sets:
-            choice.topology = None  # it was asked for as that cycle went on
-        return known
+        if isinstance(known, _Look) and known.at == at and self.rules.usage_fairness is None:
+            found = known.trial.assignment
+            if found is not None and found.mode.preempts:
+                for choice in found.pod_sets:
+                    choice.topology = None  # it was asked for as that cycle went on
+                return known
+        return _Look(at, self.look(gang, queue))
 
     def _go_on(self, entry: _Entry) -> _Entry | None:
         """The next gang of a queue of which one was admitted, if it fits and borrows less far than others would that

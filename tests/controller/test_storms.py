@@ -655,6 +655,29 @@ def test_a_job_that_its_controller_leaves_alone_runs_when_that_is_over(
     assert sorted(found) == ["Admitted", "QuotaReserved", *["Requeued"] * paused]
 
 
+def jobs_wait_until(scene: Storm, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """When (one number) the Job controller comes to Jobs that were changed before."""
+    (jobs,) = [actor for actor in scene.town.cluster.actors if isinstance(actor, Jobs)]
+    look, until = jobs.sync, [0]
+
+    def late(where: tuple[str, str], now: int) -> Any:
+        if now < until[0]:
+            jobs.later(where, until[0])
+        return look(where, now) if now >= until[0] else []
+
+    monkeypatch.setattr(jobs, "sync", late)
+    return until
+
+
+async def another_leads(scene: Storm) -> invariants.Judge:
+    """For two minutes; judged after that."""
+    first, second = scene.replicas
+    await first.resign()
+    second.lead()
+    await asyncio.sleep(120)
+    return invariants.replay(scene.town.entries, at_end=False)
+
+
 def test_a_gang_that_is_evicted_before_its_start_was_noticed_gets_no_pods_by_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -672,15 +695,7 @@ def test_a_gang_that_is_evicted_before_its_start_was_noticed_gets_no_pods_by_tha
         job["metadata"]["labels"] |= pause["metadata"]["labels"]
         await scene.user.create(PATHS["Job"], job)
         await asyncio.sleep(5)
-        (jobs,) = [actor for actor in scene.town.cluster.actors if isinstance(actor, Jobs)]
-        look, until = jobs.sync, scene.town.clock() + 60_000
-
-        def late(where: tuple[str, str], now: int) -> Any:
-            if now < until:
-                jobs.later(where, until)
-            return look(where, now) if now >= until else []
-
-        monkeypatch.setattr(jobs, "sync", late)
+        jobs_wait_until(scene, monkeypatch)[0] = scene.town.clock() + 60_000
         for said in (go_on, pause):
             await scene.user.merge_patch(f"{PATHS['Job']}/j", said)
             await asyncio.sleep(5)
@@ -711,10 +726,7 @@ def test_a_new_leader_stops_nothing_of_which_it_knows_the_start_before_the_reser
         monkeypatch.setattr(scene.weather[1], "delay", lambda kind: 30.0 if kind == "Workload" else 0.01)
         await scene.user.create(PATHS["Job"], lasting("runs", 1))
         await asyncio.sleep(2)
-        await scene.replicas[0].resign()
-        scene.replicas[1].lead()
-        await asyncio.sleep(120)
-        judge = invariants.replay(scene.town.entries, at_end=False)
+        judge = await another_leads(scene)
         assert judge.violations == []
         starts.append(judge.figures.starts)
         await scene.end()
@@ -740,10 +752,7 @@ def test_a_new_leader_evicts_nobody_for_what_its_job_said_before_the_reservation
             pause = {"metadata": {"labels": {NAMES.pause_label: said}}}
             await scene.user.merge_patch(f"{PATHS['Job']}/runs", pause)
             await asyncio.sleep(5)
-        await scene.replicas[0].resign()
-        scene.replicas[1].lead()
-        await asyncio.sleep(120)
-        judge = invariants.replay(scene.town.entries, at_end=False)
+        judge = await another_leads(scene)
         (workload,) = scene.objects(NAMES.group, "workloads")
         found.extend([judge.violations, judge.figures.starts, workload["spec"]["active"]])
         await scene.end()
@@ -771,11 +780,8 @@ def test_a_new_leader_evicts_nobody_for_what_is_added_to_pods_since_its_job_was_
         usual = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "usual"}, "spec": {"limits": limits}}
         await scene.user.create("/api/v1/namespaces/ml/limitranges", usual)
         await asyncio.sleep(1)
-        await scene.replicas[0].resign()
         before = scene.replicas[1].controller.world.jobs["Job", "ml", "runs"].suspended
-        scene.replicas[1].lead()
-        await asyncio.sleep(120)
-        judge = invariants.replay(scene.town.entries, at_end=False)
+        judge = await another_leads(scene)
         found.extend([before, judge.violations, judge.figures.starts])
         await scene.end()
 
@@ -792,22 +798,14 @@ def test_who_leads_again_counts_no_time_for_which_another_led(monkeypatch: pytes
         scene = Storm(0)
         await scene.begin()
         await scene.opens()
-        (jobs,) = [actor for actor in scene.town.cluster.actors if isinstance(actor, Jobs)]
-        look, until = jobs.sync, 0
-
-        def late(where: tuple[str, str], now: int) -> Any:
-            if now < until:
-                jobs.later(where, until)
-            return look(where, now) if now >= until else []
-
-        monkeypatch.setattr(jobs, "sync", late)
+        until = jobs_wait_until(scene, monkeypatch)
         made = two_pods("Job")
         made["spec"]["backoffLimit"] = 9
         await scene.user.create(PATHS["Job"], made)
         await asyncio.sleep(600)
         first, second = scene.replicas
         for leads, comes in ((first, second), (second, first)):
-            until = scene.town.clock() + 30_000
+            until[0] = scene.town.clock() + 30_000
             pod = next(one for one in scene.objects("", "pods") if one["status"]["phase"] == "Running")
             ended = {"status": {**pod["status"], "phase": "Failed"}}
             await scene.user.merge_patch(f"/api/v1/namespaces/ml/pods/{pod['metadata']['name']}/status", ended)

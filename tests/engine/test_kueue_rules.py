@@ -921,17 +921,23 @@ def test_nodes_that_are_free_again_help_who_was_refused_by_quota_last(smaller: b
     assert town.admitted() == ["b0", "mine"]
 
 
-@pytest.mark.parametrize("never", [True, False])
-def test_who_is_no_more_the_head_of_a_strict_queue_by_use_keeps_nothing(never: bool) -> None:
-    """One of a LocalQueue that has used less stands before it now."""
+def taking_turns(used_by_y: float) -> Town:
+    """In a strict queue two LocalQueues do, by use. One of x has half of it; another queue could borrow the rest."""
     rules = replace(KUEUE, usage_fairness=UsageFairness(half_life_ms=3_600_000))
     town = Town(*elastic(F), rules=rules)
     town.put(queue("a", "all", [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO, usage_based_fairness=True))
     town.put(queue("b", "all", [(F, {"gpu": 0})]))
-    for name, used in (("x", 8.0), ("y", 2.0)):
+    for name, used in (("x", 8.0), ("y", used_by_y)):
         town.put(LocalQueue("ns", name, "a", consumed=(("gpu", used),), consumed_at=START))
     town.put(gang("x0", "x", 4))
     town.settle()
+    return town
+
+
+@pytest.mark.parametrize("never", [True, False])
+def test_who_is_no_more_the_head_of_a_strict_queue_by_use_keeps_nothing(never: bool) -> None:
+    """One of a LocalQueue that has used less stands before it now."""
+    town = taking_turns(2.0)
     town.put(gang("x1", "x", 8, created=1), gang("b1", "b", 4, created=2))
     town.settle()
     assert town.admitted() == ["x0"]
@@ -1024,14 +1030,7 @@ def test_the_next_of_a_queue_takes_no_nodes_that_the_head_of_another_trees_stric
 
 
 def test_who_comes_first_by_use_alone_keeps_what_it_keeps_and_no_more() -> None:
-    rules = replace(KUEUE, usage_fairness=UsageFairness(half_life_ms=3_600_000))
-    town = Town(*elastic(F), rules=rules)
-    town.put(queue("a", "all", [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO, usage_based_fairness=True))
-    town.put(queue("b", "all", [(F, {"gpu": 0})]))
-    for name, used in (("x", 8.0), ("y", 20.0)):
-        town.put(LocalQueue("ns", name, "a", consumed=(("gpu", used),), consumed_at=START))
-    town.put(gang("x0", "x", 4))
-    town.settle()
+    town = taking_turns(20.0)
     town.put(gang("x1", "x", 8, created=1), gang("y1", "y", 100, created=2), gang("b1", "b", 4, created=3))
     town.settle()
     assert town.admitted() == ["x0"]
