@@ -26,64 +26,66 @@ class Advice:
     """Of a detail: the reasons that it may stand behind."""
 
 
-_NOTHING = "Nothing: it goes on by itself."
+_NOTHING = "Nothing: the job goes on by itself."
 
 REASONS: Mapping[Reason, Advice] = {
     Reason.QUOTA_RESERVED: Advice(
-        "Quota and nodes are set aside for the whole gang; it starts, or waits only for its admission checks.",
+        "Quota and nodes are reserved for the whole gang. It starts, or waits only for its admission checks.",
         _NOTHING,
     ),
     Reason.NO_MATCHING_FLAVOR: Advice(
-        "No flavor of the ClusterQueue is one that the pods can run on.",
+        "The pods can run on no flavor of the ClusterQueue.",
         "Compare node selector, affinity and tolerations of the pod template with the flavors of the queue, or send "
         "the job to a queue that has the right one.",
-        "Name a flavor that these pods can run on in the ClusterQueue.",
+        "Add a flavor to the ClusterQueue that these pods can run on.",
     ),
     Reason.EXCEEDS_MAX_QUOTA: Advice(
-        "The gang asks for more than its ClusterQueue can ever have, borrowing included: it never starts as it is.",
-        "Ask for less (fewer pods, or smaller ones), or use a queue with more quota.",
+        "The gang requests more than its ClusterQueue can ever have, borrowing included. As it is, it never starts.",
+        "Request less (fewer pods, or smaller ones), or use a queue with more quota.",
         "Raise nominalQuota or borrowingLimit, or the quota that the cohort can lend.",
     ),
     Reason.WAITING_FOR_QUOTA: Advice(
-        "The quota that it could have is in use by others right now. The sentence names every resource that is short; "
-        "whether nodes have room now is looked at, and said, once quota allows it.",
-        "Wait, ask for less, or raise its priority where your queue lets that evict others.",
+        "Others now use the quota that the gang could have. The message names every resource that is short. Whether "
+        "the nodes have room is checked only when quota allows the gang.",
+        "Wait, request less, or raise the priority, if your queue lets a higher priority evict others.",
         "Raise quota or limits, or let the queue preempt.",
     ),
     Reason.PLACEMENT_FAILED: Advice(
-        "Quota would allow it, but the nodes cannot hold all of its pods at once.",
-        "Wait, ask for less on each pod, or loosen what the template demands of nodes and topology.",
-        "Add nodes, or repair those that are excluded; `muster nodes` shows who sits where.",
+        "Quota allows the gang, but the nodes cannot hold all of its pods at once.",
+        "Wait, request less for each pod, or loosen what the template requires of nodes and topology.",
+        "Add nodes, or repair those that are excluded; `muster nodes` shows what runs where.",
     ),
     Reason.WAITING_FOR_PREEMPTED: Advice(
-        "Others were evicted to make room for it, and it starts when their pods are gone. The room is kept for it.",
+        "Other gangs were evicted to make room for this one. It starts when their pods are gone; the room is kept for "
+        "it.",
         _NOTHING,
-        "If it lasts: look for pods that do not terminate (a long grace period, a finalizer, a dead node).",
+        "If this lasts, look for pods that do not terminate (a long grace period, a finalizer, a dead node).",
     ),
     Reason.MISCONFIGURED: Advice(
-        "A queue is missing, stopped working, or is not for this namespace; or the job itself cannot be queued.",
+        "A queue is missing, does not work, or is not for this namespace; or the job itself cannot be queued.",
         "Check the queue-name label of the job against the LocalQueues of the namespace.",
         "Repair the queue; `muster lint --cluster` finds most of these.",
     ),
     Reason.SUSPENDED: Advice(
-        "It was set back and is not tried before a time, or before an admission check changes its answer.",
+        "The gang was requeued, and is not tried before a set time, or before an admission check changes its answer.",
         _NOTHING,
     ),
-    Reason.PENDING_EVALUATION: Advice("It has not been looked at yet, or is looked at again.", _NOTHING),
+    Reason.PENDING_EVALUATION: Advice("The gang has not been looked at yet, or will be again soon.", _NOTHING),
     Reason.GATED: Advice(
-        "Its owner, or a program of theirs, holds it back from the queue; or what its pods need first is not there, "
-        "as the detail says.",
-        "Where no detail says otherwise: take the gate away. The annotation admission-gated-by names who put it there.",
+        "The owner of the job, or a program, holds it out of the queue by a gate; or something that its pods need is "
+        "missing, as the detail says.",
+        "If no detail says otherwise, remove the gate. The annotation admission-gated-by names who set it.",
     ),
     Reason.ON_HOLD: Advice(
-        "Its LocalQueue or ClusterQueue is stopped and admits nothing.",
+        "The LocalQueue or ClusterQueue is stopped and admits nothing.",
         "Wait, or use another queue.",
         "Set stopPolicy of the queue to None.",
     ),
     Reason.DEACTIVATED: Advice(
-        "The Workload is not active: it was paused, ran for its maximum time, did not get ready too often, a check "
-        "refused it, or somebody set spec.active to false. If it held quota, its condition Evicted says which.",
-        "Take the label pause off the job, or create the job anew.",
+        "The Workload is not active: the job was paused, ran for its maximum time, failed too often to get ready, was "
+        "rejected by a check, or somebody set spec.active to false. If it held quota, the condition Evicted says "
+        "which.",
+        "Remove the label pause from the job, or create the job again.",
         "Set spec.active of the Workload to true.",
     ),
 }
@@ -95,7 +97,7 @@ _FLAVOR = Reason.NO_MATCHING_FLAVOR
 DETAILS: Mapping[Detail, Advice] = {
     Detail.NONE: Advice("No finer reason.", _NOTHING),
     Detail.QUEUE_MISSING: Advice(
-        "The namespace has no LocalQueue of the name that the job's queue-name label gives.",
+        "The namespace has no LocalQueue with the name that the job's queue-name label gives.",
         "Correct the label; `muster queues` lists the LocalQueues of your namespace.",
         "Create the LocalQueue.",
         r"^LocalQueue .* does not exist",
@@ -109,11 +111,11 @@ DETAILS: Mapping[Detail, Advice] = {
         (_MIS,),
     ),
     Detail.CLUSTER_QUEUE_INACTIVE: Advice(
-        "The ClusterQueue does not work: a flavor, a topology or an admission check that it names is missing, a check "
-        "is not active, or it is being deleted.",
+        "The ClusterQueue does not work: a flavor, topology or admission check that it names is missing, a check is "
+        "not active, or the queue is being deleted.",
         "Wait, or use another queue.",
-        "Create what the sentence names, or take it out of the ClusterQueue; see whether the controller of a check "
-        "runs. To have a queue that is being deleted back at once, take its finalizer off and create it anew.",
+        "Create what the message names, or remove it from the ClusterQueue. For a check, see whether its controller "
+        "runs. To have a queue that is being deleted back at once, remove its finalizer and create it again.",
         r"^ClusterQueue [^ ]+: (?!.*part of a cycle)",
         (_MIS,),
     ),
@@ -125,15 +127,15 @@ DETAILS: Mapping[Detail, Advice] = {
         (_MIS,),
     ),
     Detail.NAMESPACE_TERMINATING: Advice(
-        "The namespace is being deleted: no pods can be made there, so that nothing of it gets quota.",
+        "The namespace is being deleted. No pods can be created there, so no job of it gets quota.",
         "Create the job in another namespace.",
-        "If the namespace does not go: its status says what is left in it, and whose finalizers keep that.",
+        "If the namespace does not go, its status says what is left in it, and whose finalizers keep that.",
         r"^Namespace .* is being deleted",
         (_MIS,),
     ),
     Detail.RESOURCE_NOT_COVERED: Advice(
-        "The pods ask for a resource for which the ClusterQueue has no quota at all.",
-        "Drop the resource from requests and limits, or use a queue that covers it.",
+        "The pods request a resource for which the ClusterQueue has no quota at all.",
+        "Remove the resource from requests and limits, or use a queue that covers it.",
         "Add the resource to coveredResources of the ClusterQueue, or leave it out of quota in the configuration file "
         "(resources.excludeResourcePrefixes).",
         r"^Needs .*, for which the ClusterQueue has no quota",
@@ -142,239 +144,242 @@ DETAILS: Mapping[Detail, Advice] = {
     Detail.FLAVOR_TAINT: Advice(
         "The flavor has a taint that the pods do not tolerate.",
         "Add a toleration to the pod template, if the job belongs on those nodes.",
-        "Move the taint from nodeTaints to tolerations of the ResourceFlavor, if everybody who gets it may run there.",
+        "If every job that gets the flavor may run there, replace the taint in nodeTaints of the ResourceFlavor by a "
+        "toleration in tolerations.",
         r"which the pods do not tolerate",
         (_FLAVOR,),
     ),
     Detail.FLAVOR_AFFINITY: Advice(
-        "Node selector or affinity of the pods exclude the flavor's nodes.",
+        "The node selector or affinity of the pods excludes the flavor's nodes.",
         "Change nodeSelector or affinity, or use a queue with the flavor that they select.",
-        "Name a flavor with these node labels in the ClusterQueue.",
+        "Add a flavor with these node labels to the ClusterQueue.",
         r"is not what the pods select",
         (_FLAVOR,),
     ),
     Detail.FLAVOR_MISSING: Advice(
         "The ClusterQueue names a ResourceFlavor that does not exist.",
         "Wait, or use another queue.",
-        "Create the ResourceFlavor, or take it out of the ClusterQueue.",
+        "Create the ResourceFlavor, or remove it from the ClusterQueue.",
         r"^ResourceFlavor .* does not exist",
         (_FLAVOR,),
     ),
     Detail.NEVER_FITS_QUOTA: Advice(
-        "The gang asks for more than the queue could have with nobody else there.",
-        "Ask for at most what the sentence says the ClusterQueue can ever have.",
-        "Raise the limit at the ClusterQueue or Cohort where the sentence says that it ends.",
+        "The gang requests more than the queue could have even if no other gang held quota.",
+        "Request at most what the ClusterQueue can ever have, as the message says.",
+        "Raise the limit of the ClusterQueue or Cohort that the message names.",
         r"can never have more than",
         (Reason.EXCEEDS_MAX_QUOTA,),
     ),
     Detail.QUOTA_SHORT: Advice(
-        "The queue's own quota is in use, and it has nobody to borrow from.",
-        "Wait until a job of your queue ends, ask for less, or raise the priority.",
+        "The queue's own quota is in use, and there is no queue to borrow from.",
+        "Wait until a job of your queue ends, request less, or raise the priority.",
         "Raise nominalQuota, put the queue into a cohort, or set preemption.withinClusterQueue.",
         r"its ClusterQueue has .* left of (?!.*(borrowing limit of|cohort ))",
         (_QUOTA,),
     ),
     Detail.BORROWING_LIMIT: Advice(
-        "What is missing could be borrowed, but a borrowing limit forbids it.",
-        "Wait until a job of your queue ends, or ask for less.",
-        "Raise borrowingLimit where the sentence says, or nominalQuota.",
+        "The cohort has the missing quota, but a borrowing limit forbids the queue to take it.",
+        "Wait until a job of your queue ends, or request less.",
+        "Raise the borrowingLimit that the message names, or nominalQuota.",
         r"the borrowing limit of .* ends it at",
         (_QUOTA,),
     ),
     Detail.COHORT_SHORT: Advice(
-        "The queue would have to borrow, or has lent of its own, and others of the cohort use it.",
-        "Wait until a job in the cohort ends. What is nominally yours comes back by reclaim, unless the sentence says "
-        "that the queue takes nothing back; what is beyond it does not.",
-        "Add quota to the cohort, or to this queue. Where reclaimWithinCohort is Never and it is to have its own back, "
-        "write Any.",
+        "The queue would have to borrow, or has lent its own quota, and other queues of the cohort use all of it.",
+        "Wait until a job in the cohort ends. Muster reclaims your nominal quota, unless the message says that the "
+        "queue takes nothing back; it does not reclaim what is beyond.",
+        "Add quota to the cohort, or to this queue. If reclaimWithinCohort is Never and the queue should reclaim its "
+        "own, set it to Any.",
         r"cohort [^ ]+ has .* free",
         (_QUOTA,),
     ),
     Detail.NODES_SHORT: Advice(
-        "The nodes of the flavor hold only some of the pods now. A gang starts whole or not at all.",
-        "Wait, or ask for less: the sentence says how many pods fit.",
-        "See the excluded nodes in the sentence (cordoned, not ready, tainted), and `muster nodes`.",
+        "The nodes of the flavor have room for only some of the pods now. A gang starts whole or not at all.",
+        "Wait, or request less: the message says how many pods fit.",
+        "See the excluded nodes in the message (cordoned, not ready, tainted), and `muster nodes`.",
         r"the nodes of flavor .* hold (?!.*(if they were empty|with none of them kept out))|would fit alone, but not "
         r"beside",
         (_PLACE,),
     ),
     Detail.NO_NODES: Advice(
-        "No node belongs to the flavor that has the quota.",
+        "No node has the labels of the flavor that has the quota.",
         "Wait, or use another queue.",
-        "Label the nodes as nodeLabels of the ResourceFlavor says. Where an autoscaler brings them: elastic: true.",
+        "Label the nodes as nodeLabels of the ResourceFlavor says. If an autoscaler creates them, set elastic: true "
+        "in the flavor.",
         r"^No node belongs to flavor",
         (_PLACE,),
     ),
     Detail.NODES_UNUSABLE: Advice(
-        "The flavor has nodes enough, but some of them are cordoned, not ready, tainted or avoided, and without these "
-        "the gang does not fit even when all others are empty.",
-        "Wait, or ask for less. Where the sentence names a taint and the job belongs on those nodes, add a toleration "
-        "to the pod template.",
-        "Bring back the nodes that the sentence counts: `kubectl uncordon NODE`, repair what is not ready, take the "
-        "taint off. `muster nodes` marks them.",
+        "The flavor has enough nodes, but some are cordoned, not ready, tainted or avoided. Without these the gang "
+        "does not fit, even if all others are empty.",
+        "Wait, or request less. If the message names a taint and the job belongs on those nodes, add a toleration to "
+        "the pod template.",
+        "Bring back the nodes that the message counts: `kubectl uncordon NODE`, repair what is not ready, remove the "
+        "taint. `muster nodes` marks them.",
         r"with none of them kept out, and empty, they could take",
         (_PLACE,),
     ),
     Detail.NODES_TAKEN: Advice(
-        "Pods that Muster does not manage hold room on these nodes, and it evicts none of them: had all gangs ended, "
-        "this one would still not fit.",
-        "Wait until such pods end, or ask for fewer or smaller pods.",
+        "Pods that Muster does not manage hold room on these nodes, and it does not evict them. Even if all gangs "
+        "ended, this one would not fit.",
+        "Wait until such pods end, or request fewer or smaller pods.",
         "`muster nodes` shows them as others, `kubectl get pods -A --field-selector spec.nodeName=NODE` names them: "
-        "delete what should not be there. refuseBarePods keeps pods that no queue admitted from devices.",
+        "delete those that should not be there. refuseBarePods keeps pods that no queue admitted away from devices.",
         r"pods that are no gang's hold room there",
         (_PLACE,),
     ),
     Detail.NEVER_FITS_NODES: Advice(
-        "Even with all these nodes empty, the gang would not fit: it never starts as it is.",
-        "Ask for fewer or smaller pods, or loosen required topology.",
+        "The gang would not fit even if all these nodes were empty. As it is, it never starts.",
+        "Request fewer or smaller pods, or loosen the required topology.",
         "Add nodes, or larger ones.",
         r"would not fit if they were empty",
         (_PLACE,),
     ),
     Detail.CONSTRAINT_REFUSED: Advice(
-        "The pod template demands something of its place that Muster cannot honour, so that it cannot promise room.",
-        "Change the template as the sentence says.",
+        "The pod template has a placement requirement that Muster cannot honour, so it cannot promise room.",
+        "Change the template as the message says.",
         "",
         "",
         (_PLACE,),
     ),
     Detail.CLAIMED: Advice(
-        "The room is kept for a gang that others were evicted for, or that was passed over for too long: another, or "
-        "this one itself.",
-        "Wait: the sentence says for whom, and until when.",
-        "Where devices stand idle for it: `muster why` with the name that the sentence gives says what that one lacks. "
-        "While it is paused (its label pause) the room goes to others.",
+        "The room is kept for a gang that others were evicted for, or that was passed over for too long. This may be "
+        "another gang, or this one itself.",
+        "Wait: the message says for whom the room is kept, and until when.",
+        "If devices are idle for it, run `muster why` with the name in the message: it says what that gang lacks. "
+        "While that job is paused (label pause) the room goes to others.",
         r"^(The room it needs|Room) is kept for",
         (_QUOTA, _PLACE),
     ),
     Detail.BEHIND_HEAD: Advice(
-        "The queue is StrictFIFO, and the first in it cannot go yet.",
-        "See why the first one waits: `muster why` with its name.",
-        "Where passing is fine, set queueingStrategy: BestEffortFIFO.",
+        "The queue is StrictFIFO, and its first gang does not fit yet.",
+        "See why the first gang waits: `muster why` with its name.",
+        "If later gangs may pass the first, set queueingStrategy: BestEffortFIFO.",
         r"the first of a StrictFIFO queue",
         (_QUOTA,),
     ),
     Detail.BACKOFF: Advice(
-        "It was evicted because it did not get ready, or a check asked for time; it is tried again at a set time.",
-        "Mend what it was evicted for, as `muster why` and the condition Evicted say (an image, volumes, crashing "
-        "pods, pods that the API server refuses): else the same comes again. Then `muster requeue JOB` ends the wait.",
+        "The gang was evicted because it did not get ready in time, or because a check asked to try later. It is "
+        "tried again at a set time.",
+        "Fix the cause, which `muster why` and the condition Evicted name (an image, volumes, crashing pods, pods "
+        "that the API server refuses), else the same happens again. Then `muster requeue JOB` ends the wait.",
         "See whether a policy, a ResourceQuota or the nodes are in the way.",
         r"before it is tried again",
         (Reason.SUSPENDED,),
     ),
     Detail.VICTIMS_LEAVING: Advice(
-        "Those evicted for it are still terminating; the room that they free is kept for it.",
+        "The gangs that were evicted for this one are still terminating. The room that they free is kept for it.",
         _NOTHING,
-        "If it lasts: look for pods that do not terminate.",
+        "If this lasts, look for pods that do not terminate.",
         r"to leave; the room they free is kept for it",
         (Reason.WAITING_FOR_PREEMPTED,),
     ),
     Detail.NEXT_CYCLE: Advice(
-        "It is looked at in the next cycle, within a second as a rule.",
+        "The gang is looked at in the next cycle, as a rule within a second.",
         _NOTHING,
-        "If it lasts: see that a controller leads, and `write failed` and `reason not written` in its log, which quote "
-        "what the API server refuses. A right that its ClusterRole lacks comes back when the chart is installed again "
-        "(helm upgrade).",
+        "If this lasts, see whether a controller leads, and look for `write failed` and `reason not written` in its "
+        "log: these lines quote what the API server refuses. `helm upgrade` of the chart gives back a right that was "
+        "taken from its ClusterRole.",
         r"looked at in the next cycle",
         (Reason.PENDING_EVALUATION,),
     ),
     Detail.CHECKS_PENDING: Advice(
-        "An admission check asked to try again, or refused.",
+        "An admission check asked to try again, or rejected the gang.",
         "See the message of the check in the Workload's status.admissionChecks.",
         "See the controller that answers the check.",
         r"admission check",
         (Reason.PENDING_EVALUATION,),
     ),
     Detail.INVALID: Advice(
-        "Something in the job or its Workload cannot be read; the sentence says what.",
-        "Correct the job as the sentence says.",
+        "Something in the job or its Workload cannot be read; the message says what.",
+        "Correct the job as the message says.",
         "",
         r"^What it asks of its place cannot be read",
         (_MIS, _PLACE),
     ),
     Detail.PREEMPTION_GATED: Advice(
-        "It would have to evict others, and its preemption gate is closed.",
+        "The gang could start only by evicting others, and its preemption gate is closed.",
         "Open the gate, or wait for room.",
         "",
         r"which its preemption gate forbids",
         (Reason.GATED,),
     ),
     Detail.COHORT_CYCLE: Advice(
-        "The cohorts above its ClusterQueue name each other in a circle.",
+        "The cohorts above the ClusterQueue form a cycle: each is below the other.",
         "Wait, or use another queue.",
-        "Take parentName out of the Cohort that is meant to be the root.",
+        "Remove parentName from the Cohort that should be the root.",
         r"^ClusterQueue [^ ]+: .*part of a cycle",
         (_MIS,),
     ),
     Detail.FLAVOR_TOPOLOGY: Advice(
-        "The flavor's topology does not have what the job's topology request names, or the flavor is elastic.",
+        "The job requests a topology level that the flavor's Topology does not have, or the flavor is elastic.",
         "Request a level that the Topology has, or none.",
-        "Give the flavor a Topology with this level. Who demands a level needs a flavor that is not elastic.",
+        "Give the flavor a Topology with this level. A job that requires a level needs a flavor that is not elastic.",
         r"^Flavor [^ ]+: ",
         (_FLAVOR,),
     ),
     Detail.FLAVOR_NOT_ALLOWED: Advice(
-        "The Workload is restricted to other flavors by an annotation.",
+        "An annotation restricts the Workload to other flavors.",
         "See who set the annotation workload-allowed-resource-flavors.",
         "",
         r"is not among those it may use",
         (_FLAVOR,),
     ),
     Detail.WORKLOAD_DELETED: Advice(
-        "Somebody deleted its Workload, and a finalizer of somebody else's keeps it. It was stopped, holds nothing, "
-        "and gets a new Workload when the old one is gone.",
-        "Wait, or ask whoever owns the finalizer that the sentence names.",
-        "See why the controller of that finalizer does not take it off; where there is none any more, take it off by "
-        "hand: `kubectl edit` the Workload.",
+        "The job's Workload was deleted, and somebody's finalizer keeps it. The job was stopped and holds nothing. It "
+        "gets a new Workload when the old one is gone.",
+        "Wait, or ask the owner of the finalizer that the message names.",
+        "See why the controller of that finalizer does not remove it. If that controller no longer exists, remove the "
+        "finalizer by hand: `kubectl edit` the Workload.",
         r"^Its Workload was deleted and is kept by",
         (_OFF,),
     ),
     Detail.PAUSED: Advice(
-        "Its owner paused it: while the label stands it is neither queued nor started, whatever else changes.",
-        "Take the label that the sentence names off the job.",
+        "The owner paused the job. While it has the label, it is neither queued nor started, whatever else changes.",
+        "Remove the label that the message names from the job.",
         "",
         r"^Its owner paused it",
         (_OFF,),
     ),
     Detail.VARIANT_ADMITTED: Advice(
-        "The job has several variants in the queue, and one with a better flavor runs already.",
+        "The job has several variants in the queue, and one with a better flavor is already admitted.",
         _NOTHING,
         "",
         r"^Another variant of this job is admitted",
         (Reason.PENDING_EVALUATION,),
     ),
     Detail.VOLUME_PENDING: Advice(
-        "A PersistentVolumeClaim that its pods name is not there, or not bound, so that kube-scheduler would bind none "
-        "of them. It holds nothing meanwhile, and goes on by itself once the claim is ready.",
-        "Make the claim that the sentence names, or see with `kubectl describe pvc` why it is not bound.",
-        "Look after the volumes or the StorageClass that the sentence names.",
+        "A PersistentVolumeClaim that the pods name does not exist or is not bound, so kube-scheduler would bind none "
+        "of them. The job holds nothing meanwhile, and goes on by itself once the claim is ready.",
+        "Create the claim that the message names, or see with `kubectl describe pvc` why it is not bound.",
+        "Check the volumes or the StorageClass that the message names.",
         r"^PersistentVolumeClaim [^ ]+ ",
         (Reason.GATED,),
     ),
     Detail.CLAIMS_UNCLEAR: Advice(
-        "A ResourceClaimTemplate or DeviceClass by which its pods ask for devices is not there, or cannot be counted. "
-        "It holds nothing meanwhile, and goes on by itself once it can be.",
-        "Make the template that the sentence names, or make the job anew with one that asks for whole devices of one "
-        "class.",
-        "Make the DeviceClass that the sentence names, or leave its claims out of quota in the configuration file "
+        "A ResourceClaimTemplate or DeviceClass by which the pods request devices does not exist or cannot be "
+        "counted. The job holds nothing meanwhile, and goes on by itself once it can be counted.",
+        "Create the template that the message names, or create the job again with one that requests whole devices of "
+        "one class.",
+        "Create the DeviceClass that the message names, or leave its claims out of quota in the configuration file "
         "(resources.excludeDeviceClasses).",
         r"its pods ask for (by claims )?cannot be counted",
         (Reason.GATED,),
     ),
     Detail.PODS_LINGER: Advice(
-        "Pods of its last start are still ending, on a node that does not answer, and its Job makes no others before "
-        "they are gone: it has a podFailurePolicy, or podReplacementPolicy: Failed. It holds nothing meanwhile, and "
-        "goes on by itself once they are.",
-        "Wait, or make the job anew under another name.",
-        "Bring back the node that the sentence names, or, where it is off for good, delete it or taint it "
+        "Pods of the last start are still ending on a node that does not answer. The Job creates no others before "
+        "they are gone, because it has a podFailurePolicy, or podReplacementPolicy: Failed. It holds nothing "
+        "meanwhile, and goes on by itself once they are gone.",
+        "Wait, or create the job again under another name.",
+        "Bring back the node that the message names. If it is off for good, delete it, or taint it "
         "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute: its pods are then deleted.",
         r"its Job makes no others before",
         (Reason.GATED,),
     ),
     Detail.NOT_MANAGED: Advice(
-        "Kueue made this Workload for something that is no Job and no JobSet. Quota would stay with it for ever, for "
-        "nobody here starts what it stands for, or sees it end.",
-        "Make a Job or a JobSet of it, or delete it.",
+        "Kueue created this Workload for an object that is neither a Job nor a JobSet. Muster cannot start that "
+        "object or see it end, so the Workload would hold its quota for ever.",
+        "Run it as a Job or a JobSet, or delete it.",
         "Kueue's controller started it: docs/migrate.md, What Kueue alone starts.",
         r"^It stands for [^,]+, which Kueue's own controller starts",
         (Reason.MISCONFIGURED,),
@@ -382,34 +387,37 @@ DETAILS: Mapping[Detail, Advice] = {
 }
 
 EVICTIONS: Mapping[EvictReason, str] = {
-    EvictReason.IN_CLUSTER_QUEUE: "A gang of the same ClusterQueue comes before it (withinClusterQueue).",
-    EvictReason.IN_COHORT_RECLAMATION: "It ran on borrowed quota, and the queue that owns it took it back "
-    "(reclaimWithinCohort).",
-    EvictReason.IN_COHORT_FAIR_SHARING: "Its queue held a larger weighted share than the queue of the other gang.",
+    EvictReason.IN_CLUSTER_QUEUE: "A gang of the same ClusterQueue comes before this one (withinClusterQueue).",
+    EvictReason.IN_COHORT_RECLAMATION: "The gang ran on borrowed quota, and the queue that owns the quota reclaimed "
+    "it (reclaimWithinCohort).",
+    EvictReason.IN_COHORT_FAIR_SHARING: "The gang's queue held a larger weighted share than the queue of the other "
+    "gang.",
     EvictReason.IN_COHORT_RECLAIM_WHILE_BORROWING: "A gang of higher priority took the room while borrowing itself "
     "(borrowWithinCohort, with the preset kueue).",
     EvictReason.FLAVOR_MIGRATION: "Another variant of the same job has room in a better flavor.",
 }
 
 
-_QUEUED_AGAIN = "Nothing: it is queued again by itself."
+_QUEUED_AGAIN = "Nothing: the job is requeued by itself."
 EVICTED: Mapping[str, Advice] = {
     "Preempted": Advice(
-        "Another gang had a right to its room: the condition Preempted says by its reason which, and for whom.",
+        "Another gang had a right to the room. The condition Preempted names that gang, and its reason says by which "
+        "right.",
         _QUEUED_AGAIN,
-        "Nobody goes for another queue who runs within the quota of their own: give the queue more.",
+        "Give the queue more quota: a gang that keeps its queue within nominal quota is never evicted for another "
+        "queue.",
     ),
     "PodsReadyTimeout": Advice(
-        "Its pods were not all ready in time (waitForPodsReady), the API server refused them, or kube-scheduler placed "
-        "one of them nowhere. The message says which.",
-        "Mend what the message names (an image, a volume, pods that crash, what refuses them): it is tried again after "
-        "a backoff that grows with each try.",
-        "Raise waitForPodsReady.timeout where starts take longer. `muster requeue JOB` ends the backoff.",
+        "The pods were not all ready in time (waitForPodsReady), the API server refused them, or kube-scheduler could "
+        "not place one of them. The message says which.",
+        "Fix what the message names (an image, a volume, pods that crash, what refuses them). The job is tried again "
+        "after a backoff that grows with each try.",
+        "If starts take longer, raise waitForPodsReady.timeout. `muster requeue JOB` ends the backoff.",
     ),
     "NodeFailures": Advice(
-        "It lost a node that it ran on: that is gone or silent, lacks its devices, is tainted NoExecute, or is closed "
-        "to a pod that was to come back to it. It was stopped whole, and starts again on the nodes it has left and "
-        "others.",
+        "The gang lost a node that it ran on: the node is gone or silent, lacks its devices, is tainted NoExecute, or "
+        "is closed to a pod that should come back to it. The gang was stopped whole, and starts again on its other "
+        "nodes and new ones.",
         _QUEUED_AGAIN,
         "Repair the nodes that the message names, or delete them.",
     ),
@@ -420,35 +428,37 @@ EVICTED: Mapping[str, Advice] = {
     ),
     "OutOfSync": Advice(
         "What runs, or was to start, is not what was reserved: somebody suspended, moved or changed the job, it has "
-        "more pods than were admitted, or its room was given away twice as the leader changed. The message says which.",
-        "Nothing: it is reserved anew. To change a job, pause it first.",
+        "more pods than were admitted, or its room was given away twice when the leader changed. The message says "
+        "which.",
+        "Nothing: quota and nodes are reserved again. To change a job, pause it first.",
     ),
     **{
         f"{kind}Stopped": Advice(
-            f"Its {kind} is stopped{more}: with HoldAndDrain what runs leaves it, too.",
+            f"The {kind} is stopped{more}. HoldAndDrain also evicts what runs.",
             "Wait, or use another queue.",
-            "Let the queue go on: `muster resume QUEUE`.",
+            "Resume the queue: `muster resume QUEUE`.",
         )
         for kind, more in (("ClusterQueue", ", or is being deleted"), ("LocalQueue", ""))
     },
     "Deactivated": Advice(
-        "Its Workload was switched off: its owner paused it, somebody set spec.active to false, its Workload or its "
-        "namespace is being deleted, or jobs like it are not queued any more. The message says which.",
-        "Take the label pause off the job, or ask the platform team to queue it again.",
+        "The Workload was made inactive: the owner paused the job, somebody set spec.active to false, the Workload or "
+        "the namespace is being deleted, or such jobs are no longer queued. The message says which.",
+        "Remove the label pause from the job, or ask the platform team to requeue it.",
         "Queue it again: `muster requeue JOB`.",
     ),
     "DeactivatedDueToRequeuingLimitExceeded": Advice(
-        "It did not get ready, once more than requeuingStrategy.backoffLimitCount, and was given up.",
-        "Mend what the message names, and create the job anew or ask the platform team to queue it again.",
+        "The gang failed to get ready more often than requeuingStrategy.backoffLimitCount, and is not tried again.",
+        "Fix what the message names, and create the job again or ask the platform team to requeue it.",
         "Queue it again: `muster requeue JOB`.",
     ),
     "DeactivatedDueToMaximumExecutionTimeExceeded": Advice(
-        "It has run for as long as its label max-exec-time-seconds says, earlier starts included.",
-        "Create the job anew, with more time.",
+        "The job has run for as long as its label max-exec-time-seconds allows, earlier starts included.",
+        "Create the job again, with more time.",
     ),
     "DeactivatedDueToAdmissionCheck": Advice(
-        "An admission check refused it, or would add to its pods what contradicts their template or flavor.",
-        "See the message of the check in the Workload's status.admissionChecks; create the job anew as it asks.",
+        "An admission check rejected the gang, or would add something to its pods that contradicts their template or "
+        "flavor.",
+        "See the message of the check in the Workload's status.admissionChecks, and create the job again as it asks.",
         "See the controller that answers the check.",
     ),
 }
@@ -488,16 +498,19 @@ def advice_for(reason: Reason | None, detail: Detail) -> Advice | None:
 
 
 _OPENING = (
-    "A waiting Workload has one reason, in the condition `QuotaReserved`, in its events and metrics, and in "
-    "`muster why JOB`. The message of the condition is a sentence with the numbers; what exactly stands behind the "
-    "reason is called its detail."
+    "A waiting Workload has one reason, in the condition `QuotaReserved`, in its Events and metrics, and in `muster "
+    "why JOB`. The message of the condition has the numbers. Most reasons have a finer *detail*, which `muster why` "
+    "shows. Find the reason or the detail below; if both have advice, follow that of the detail."
 )
 
 
 _OF_EVICTIONS = (
-    "The condition `Evicted` of the Workload has one of these reasons, and a message with names and numbers. The same "
-    "stand in the Events `EvictedDueTo...` of the job, and in what `muster why JOB` counts under `so far`."
+    "The condition `Evicted` of the Workload has one of these reasons, and a message with names and numbers. The "
+    "reasons are also in the Events `EvictedDueTo...` of the job, and `muster why JOB` counts them under `so far`."
 )
+
+
+_OF_PREEMPTIONS = "After `Evicted: Preempted`, the condition `Preempted` of the Workload has one of these reasons."
 
 
 def reference() -> str:
@@ -523,12 +536,12 @@ def reference() -> str:
         if detail is Detail.NONE:
             continue
         behind = [f"[{reason.value}](#{reason.value.lower()})" for reason in advice.under]
-        lines += [f"### {detail.value}", "", advice.means, "", f"Stands behind: {', '.join(behind)}.", ""]
+        lines += [f"### {detail.value}", "", advice.means, "", f"Detail of: {', '.join(behind)}.", ""]
         lines += _todo(advice)
     lines += ["## Why a job was evicted", "", _OF_EVICTIONS, ""]
     for word, advice in EVICTED.items():
         lines += [f"### Evicted: {word}", "", advice.means, "", *_todo(advice)]
-    lines += ["## Why a running job was evicted for another", ""]
+    lines += ["## Why a running job was evicted for another", "", _OF_PREEMPTIONS, ""]
     lines += [f"- `{reason.value}`: {text}" for reason, text in EVICTIONS.items()]
     return "\n".join(lines) + "\n"
 
