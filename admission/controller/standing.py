@@ -292,76 +292,77 @@ def advice_on(
     reason, where = reason_of(standing.reason), f"{job.kind.lower()} {job.name} -n {job.namespace}"
     if standing.state is State.RESERVED:
         return Advice(
-            "Its quota is reserved; it starts when all admission checks are Ready.",
+            "Quota and nodes are reserved; the gang starts when all admission checks are Ready.",
             "Wait, and see the messages of the checks.",
             "See the controllers that answer the checks.",
         )
     if standing.state is State.STARTING and unready and unready[0].reason == NOT_STARTED:
         return Advice(
-            "It was admitted, and the controller has not started it yet, which it does within a second or so.",
-            "Wait. If it lasts, tell the platform team what stands beside.",
-            "If it lasts: see that a controller leads, and `write failed` in its log. A right that its ClusterRole "
-            "lacks comes back when the chart is installed again (helm upgrade).",
+            "The gang was admitted, and the controller has not started it yet. It should within a second or so.",
+            "Wait. If this lasts, tell the platform team what is said beside the pods.",
+            "If this lasts, see whether a controller leads, and look for `write failed` in its log. `helm upgrade` of "
+            "the chart gives back a right that was taken from its ClusterRole.",
         )
     if standing.state is State.STARTING and unready:
-        owner = ON_PODS.get(unready[0].reason, "See the pods: `kubectl describe pod NAME` tells their events.")
+        owner = ON_PODS.get(unready[0].reason, "See the Events of the pods: `kubectl describe pod NAME`.")
         more = NOT_AS_PLANNED if unready[0].reason == "Unschedulable" else ""
         if unready[0].reason == NOT_CREATED:
             more = NOT_MADE
         elif more and not any(place.nodes for place in standing.where):
             owner, more = NODES_TO_COME, NODES_TO_MAKE
         return Advice(
-            "It was admitted and started; it counts as running when all its pods are ready.",
+            "The gang was admitted and started. It counts as running when all its pods are ready.",
             owner,
             f"If they do not get ready in time, the gang is evicted and tried again later.{more}",
         )
-    again = "Nothing: it is queued again by itself."
+    again = "Nothing: the job is requeued by itself."
     if standing.reason in (DELETED, *ENDED):
         again = "Nothing."
     elif job.paused:
-        again = f"Nothing; it is queued again when its label {names.pause_label} is taken off."
+        again = f"Nothing: the job is requeued when its label {names.pause_label} is removed."
     elif off:
-        again = "It was given up, and is not queued again by itself: the sentence says why."
+        again = "The job is not requeued by itself: the message says why."
     if standing.state is State.LEAVING and not unready and pods_seen:
         return Advice(
-            "Its pods are gone. Its quota and its nodes go to others when the controller of its kind says that it "
-            "is suspended.",
+            "The pods are gone. Quota and nodes are released when the controller of the job's kind says that it is "
+            "suspended.",
             again,
-            "If it lasts: see the Events of the job, and whether that controller runs. The Job controller may leave a "
-            "Job alone for five minutes, for it expects to see pods that it has missed: it is reminded after six. A "
-            "JobSet is waited for no longer.",
+            "If this lasts, see the Events of the job, and whether that controller runs. The Job controller may "
+            "ignore a Job for five minutes, while it expects to see pods that it has missed; Muster reminds it after "
+            "six. For a JobSet, Muster stops waiting after six minutes.",
         )
     if standing.state is State.LEAVING:
         return Advice(
-            "Its quota and its nodes go to others when the last of its pods is gone.",
+            "Quota and nodes are released when the last pod is gone.",
             again,
-            "If it lasts: look at the nodes of these pods. On a node that stays lost they count no more after "
+            "If this lasts, look at the nodes of these pods. On a node that stays lost they stop counting after "
             "nodeLossGracePeriod (two minutes, unless configured otherwise).",
         )
     if standing.state is State.RELEASED:
         return Advice(
-            "It runs without Muster: it was released when Muster was uninstalled, or got past the hold. "
-            "A controller that leads stops it and queues it within seconds.",
+            "The job runs without Muster: it was released when Muster was uninstalled, or got past the hold. A "
+            "controller that leads stops and queues it within seconds.",
             "Nothing.",
-            "If Muster is installed: see that a controller leads.",
+            "If Muster is installed, see whether a controller leads.",
         )
     if standing.state is State.PAUSED:
         return Advice(
-            "Its owner paused it: while the label stands it is neither queued nor started, whatever else changes.",
-            f"Take the label off: `kubectl label {where} {names.pause_label}-`.",
+            "The owner paused the job. While it has the label, it is neither queued nor started, whatever else "
+            "changes.",
+            f"Remove the label: `kubectl label {where} {names.pause_label}-`.",
         )
     if standing.state is not State.WAITING:
         return None
     if reason is Reason.DEACTIVATED and standing.detail != Detail.WORKLOAD_DELETED.value:
         return Advice(
-            "Its Workload is switched off (spec.active is false): it ran for its maximum time, a check refused it, "
-            "it was tried too often, or somebody switched it off. The history says which.",
-            "Mend what the history tells of and create the job anew, or ask the platform team to queue it again.",
-            f"Queue it again: `muster requeue {job.kind.lower()}/{job.name} -n {job.namespace}`.",
+            "The Workload is not active (spec.active is false): the job ran for its maximum time, was rejected by a "
+            "check, was tried too often, or somebody made it inactive. The history says which.",
+            "Fix what the history names and create the job again, or ask the platform team to requeue it.",
+            f"Requeue it: `muster requeue {job.kind.lower()}/{job.name} -n {job.namespace}`.",
         )
     if reason is Reason.ON_HOLD:
         kind, _, queue = standing.message.partition(" is stopped")[0].rpartition(" ")
         option = f" -n {job.namespace}" if kind.endswith("LocalQueue") else ""
         name = f"{kind.split()[-1].lower()}/{queue}" if kind else "QUEUE"
-        return replace(REASONS[Reason.ON_HOLD], platform=f"Let the queue go on: `muster resume {name}{option}`.")
+        return replace(REASONS[Reason.ON_HOLD], platform=f"Resume the queue: `muster resume {name}{option}`.")
     return advice_for(reason, Detail(standing.detail))

@@ -26,51 +26,52 @@ JOBS_REFUSED = "JobCreationFailed"
 _LEADS_IN = ("(combined from similar events): ", "Error creating: ")
 
 ON_PODS = {
-    NOT_CREATED: "Where it stands beside who refuses them: make the job anew with a pod template that this allows, or "
-    "have it changed (a ResourceQuota of the namespace, its PodSecurity level, a policy or webhook). Else wait: their "
-    "Job's controller makes them, and JobSet's the Jobs.",
-    _STARTS_LATER: "Nothing: they start when others of the JobSet are ready or done (its startupPolicy, dependsOn).",
+    NOT_CREATED: "If the message says who refuses the pods (a ResourceQuota of the namespace, its PodSecurity level, "
+    "a policy or webhook), create the job again with a pod template that is allowed, or have the rule "
+    "changed. Else wait: the Job controller creates the pods, and the JobSet controller the Jobs.",
+    _STARTS_LATER: "Nothing: they start when other Jobs of the JobSet are ready or done (startupPolicy, dependsOn).",
     **dict.fromkeys(
         ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
-        "Correct the image name, or give the pods a pull secret that may read it.",
+        "Correct the image name, or give the pods a pull secret that may read the image.",
     ),
     **dict.fromkeys(
-        ("CrashLoopBackOff", "Error", "Failed", "OOMKilled"), "See why it ended: `kubectl logs POD --previous`."
+        ("CrashLoopBackOff", "Error", "Failed", "OOMKilled"),
+        "See why the container ended: `kubectl logs POD --previous`.",
     ),
     **dict.fromkeys(
         ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
-        "See the message: a Secret, ConfigMap, volume or command that the container names is not there or wrong.",
+        "See the message: a Secret, ConfigMap, volume or command that the container names is missing or wrong.",
     ),
-    "NodeSilent": "Wait: if its node stays silent for half a minute, and not all nodes are, the gang is stopped whole "
-    "and starts on others.",
-    "NotReady": "Its containers run and their readiness probe says no: see `kubectl logs POD`.",
-    _OTHER_SCHEDULER: "Leave `schedulerName` out of its template: its nodes are chosen, and kube-scheduler puts each "
-    "pod where it belongs. Or see that this scheduler runs.",
-    "SchedulingGated": "A scheduling gate keeps it from its node: who put it into the pod template must take it off.",
-    "Unschedulable": "Tell the platform team: these nodes were set aside for it, and kube-scheduler refuses them.",
+    "NodeSilent": "Wait: if the node stays silent for half a minute while others are not, the gang is stopped whole "
+    "and starts on other nodes.",
+    "NotReady": "The containers run, but their readiness probe fails: see `kubectl logs POD`.",
+    _OTHER_SCHEDULER: "Leave `schedulerName` out of the template: Muster has chosen the nodes, and kube-scheduler "
+    "binds each pod to its own. Or see whether this scheduler runs.",
+    "SchedulingGated": "A scheduling gate holds the pod: whoever put it into the pod template must remove it.",
+    "Unschedulable": "Tell the platform team: these nodes were reserved for the gang, and kube-scheduler refuses them.",
 }
 
 NOT_AS_PLANNED = (
-    " `muster nodes` shows what became of its nodes: relabelled, so that they are of another flavor or none, tainted, "
-    "or taken by pods of others. Or its pods ask for more than their template, for a policy adds to them."
+    " `muster nodes` shows what became of the nodes: they may have been relabelled to another flavor or none, tainted, "
+    "or taken by pods of others. Or the pods request more than their template, because a policy adds to them."
 )
 
 NODES_TO_COME = (
-    "Wait: no nodes were set aside for it. They are chosen by kube-scheduler, which tells what it lacks, and an "
-    "autoscaler may have to make them first."
+    "Wait: no nodes were reserved for the gang. kube-scheduler chooses them, and its message says what is missing; an "
+    "autoscaler may have to create them first."
 )
 """The same for pods on an elastic flavor, for their owner ..."""
 
 NODES_TO_MAKE = (
-    " Whether an autoscaler makes nodes for them stands in the Events of the pods (`kubectl describe pod POD`), also "
-    "why not: a pool at its maximum, say, or no stock."
+    " The Events of the pods (`kubectl describe pod POD`) say whether an autoscaler creates nodes for them, or why "
+    "not: a pool at its maximum, for example, or no stock."
 )
 """... and for the platform team."""
 
 NOT_MADE = (
-    " Pods that the API server refuses end it within a minute, unless all of them were ready before, or no gang gets "
-    "any (the alert MusterPodsStandStill): its quota goes to others until it is tried again, and if nothing has "
-    "changed by then, for ever longer."
+    " If the API server refuses the pods, the gang is evicted within a minute, unless all pods were ready before, or "
+    "no gang gets any (the alert MusterPodsStandStill). Its quota goes to others until it is tried again, after a "
+    "wait that grows if nothing has changed."
 )
 """... and for the platform team where pods are not made."""
 

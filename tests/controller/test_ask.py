@@ -329,7 +329,7 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
         ),
         State.LEAVING,
         "",
-        "Its pods are gone.",
+        "The pods are gone.",
     ),
 }
 GOES_ON = {State.UNMANAGED, State.STARTING, State.RUNNING, State.RELEASED, State.FINISHED}
@@ -446,13 +446,13 @@ UNREADY: dict[str, tuple[dict[str, Any], str, str, str]] = {
         },
         "SchedulingGated",
         "non-empty gates",
-        "must take it off",
+        "must remove it",
     ),
     "its node is silent": (
         {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]},
         "NodeSilent",
         "was not heard of",
-        "starts on others",
+        "starts on other nodes",
     ),
     "its probe says no": (
         {"phase": "Running", "conditions": [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]},
@@ -565,9 +565,9 @@ async def test_why_says_that_an_admitted_gang_is_not_started_and_what_refuses_it
 @pytest.mark.parametrize(
     ("given_up", "pause", "owner"),
     [
-        (False, False, "Nothing: it is queued again by itself."),
-        (True, False, "is not queued again by itself"),
-        (True, True, "when its label muster.dev/pause is taken off"),
+        (False, False, "Nothing: the job is requeued by itself."),
+        (True, False, "is not requeued by itself"),
+        (True, True, "when its label muster.dev/pause is removed"),
     ],
 )
 async def test_who_leaves_is_told_whether_it_comes_back(world: World, given_up: bool, pause: bool, owner: str) -> None:
@@ -818,7 +818,7 @@ async def test_why_a_gang_that_nodes_are_made_for_is_not_ready(world: World, nam
     _, reason, message, advice = UNREADY[name]
     assert [(bad.reason, bad.message) for bad in answer.unready] == [(reason, message)]
     to_come = reason == "Unschedulable"
-    assert answer.owner.startswith("Wait: no nodes were set aside for it") is to_come
+    assert answer.owner.startswith("Wait: no nodes were reserved for the gang") is to_come
     assert (advice in answer.owner) is not to_come
     assert ("autoscaler" in answer.platform) is to_come
     assert "muster nodes" not in answer.platform
