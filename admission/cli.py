@@ -35,7 +35,7 @@ node."""
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def cli() -> None:
-    """Gang admission and quota for Kubernetes: a job starts whole, when its share and the nodes allow it."""
+    """Gang admission and quota for Kubernetes: a job starts whole, when quota and nodes allow it."""
 
 
 for command in (*questions.COMMANDS, *changes.COMMANDS, *local.COMMANDS):
@@ -47,9 +47,9 @@ for command in (*questions.COMMANDS, *changes.COMMANDS, *local.COMMANDS):
 @click.option(
     "--kubeconfig", type=click.Path(path_type=Path), help="Default: in-cluster, else $KUBECONFIG, else ~/.kube/config."
 )
-@click.option("--namespace", default="", help="Where the lease lives. Default: that of the pod, or context.")
-@click.option("--identity", help="Name of this replica in the lease.")
-@click.option("--webhook-url", help="How the API server reaches this replica's webhook without a Service.")
+@click.option("--namespace", default="", help="Namespace of the Lease. Default: that of the pod, or context.")
+@click.option("--identity", help="Name of this replica in the Lease.")
+@click.option("--webhook-url", help="URL at which the API server reaches this replica's webhook, without a Service.")
 @click.option("--log-format", type=click.Choice(["json", "console"]), help="Default: that of the configuration.")
 @click.option(
     "--log-level",
@@ -57,8 +57,8 @@ for command in (*questions.COMMANDS, *changes.COMMANDS, *local.COMMANDS):
     help="Default: that of the configuration.",
 )
 @click.option("--api-group", type=click.Choice([MUSTER_GROUP, KUEUE_GROUP]), help="Default: that of the configuration.")
-@click.option("--workloads-only", is_flag=True, help="Admit bare Workloads: no kinds of jobs, no hold, no lease.")
-@click.option("--metricsPort", "metrics_port", default=0, help="Serve metrics and health here.")
+@click.option("--workloads-only", is_flag=True, help="Admit bare Workloads only: no jobs, no hold, no Lease.")
+@click.option("--metricsPort", "metrics_port", default=0, help="Port for metrics and health.")
 @click.option("--zap-log-level", default="", hidden=True)
 @click.option("--enableTAS", "enable_tas", is_flag=True, hidden=True)
 @click.option("--cpuprofile", type=click.Path(path_type=Path), hidden=True)

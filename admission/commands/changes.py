@@ -57,14 +57,14 @@ def tell_changes(scope: Scope, changes: Any) -> None:
     )
 )
 @queue_argument
-@click.option("--drain", is_flag=True, help="Evict what runs, too (HoldAndDrain).")
+@click.option("--drain", is_flag=True, help="Also evict what runs (HoldAndDrain).")
 @dry_run_option
 @yes_option
 @asking(watch=False)
 def stop(scope: Scope, queue: str, drain: bool, dry_run: bool, yes: bool) -> None:
     """Stop a queue: it admits nothing until it is resumed.
 
-    QUEUE is the NAME of a ClusterQueue, or localqueue/NAME. With --drain its running jobs are evicted, and wait.
+    QUEUE is the NAME of a ClusterQueue, or localqueue/NAME. With --drain its running jobs are evicted and requeued.
     """
 
     async def work(session: Session) -> Any:
@@ -86,7 +86,7 @@ def stop(scope: Scope, queue: str, drain: bool, dry_run: bool, yes: bool) -> Non
 @dry_run_option
 @asking(watch=False)
 def resume(scope: Scope, queue: str, dry_run: bool) -> None:
-    """Let a stopped queue go on.
+    """Resume a stopped queue.
 
     QUEUE is the NAME of a ClusterQueue, or localqueue/NAME.
     """
@@ -113,8 +113,8 @@ def resume(scope: Scope, queue: str, dry_run: bool) -> None:
 def requeue(scope: Scope, job: str, dry_run: bool, yes: bool) -> None:
     """Put a job back into its queue, whatever keeps it out.
 
-    A pause of its owner's is lifted, a Workload that was switched off is switched on, a backoff ends now. A job that
-    runs is stopped and queued again, after a question.
+    It lifts the owner's pause, activates an inactive Workload, and ends a backoff. A job that runs is stopped and
+    requeued, after you confirm.
     """
 
     async def work(session: Session) -> Any:
@@ -158,21 +158,21 @@ def create() -> None:
     multiple=True,
     required=True,
     metavar="FLAVOR:RESOURCE=AMOUNT,...",
-    help="Nominal quota of a flavor; again for the next flavor, in order of preference.",
+    help="Nominal quota of a flavor. Repeat it for further flavors, in order of preference.",
 )
-@click.option("--cohort", help="Cohort that lends and borrows.", shell_complete=names_of_kind("cohorts"))
+@click.option("--cohort", help="Cohort in which the queue borrows and lends.", shell_complete=names_of_kind("cohorts"))
 @click.option("--borrow", metavar="AMOUNT", help="borrowingLimit of each device. Default: whatever is idle.")
 @click.option("--lend", metavar="AMOUNT", help="lendingLimit of each device. Default: all of it.")
 @click.option("--weight", metavar="NUMBER", help="Weight in fair sharing. Default: 1.")
-@click.option("--strict", is_flag=True, help="StrictFIFO: nobody passes the first. Default: BestEffortFIFO.")
+@click.option("--strict", is_flag=True, help="StrictFIFO: no job passes the first. Default: BestEffortFIFO.")
 @click.option(
     "--for",
     "users",
     multiple=True,
     metavar="NAMESPACE[:LOCALQUEUE]",
-    help="Make a LocalQueue (default: main) there; only these namespaces may use the queue.",
+    help="Create a LocalQueue (default: main) there. Only these namespaces may use the queue.",
 )
-@click.option("--node-label", "labels", multiple=True, metavar="KEY=VALUE", help="Create the flavor, of these nodes.")
+@click.option("--node-label", "labels", multiple=True, metavar="KEY=VALUE", help="Create the flavor, for these nodes.")
 @dry_run_option
 @asking(namespace=False, watch=False)
 def create_queue(
@@ -190,8 +190,8 @@ def create_queue(
 ) -> None:
     """Create a ClusterQueue with its quota, and the LocalQueues of those who use it.
 
-    All of it or, where something is refused or is there already, nothing. With --dry-run -o yaml it prints the
-    objects, for a repository.
+    If any of them is refused or exists already, it creates none. With --dry-run -o yaml it prints the objects, for a
+    repository.
     """
     made: list[dict[str, Any]] = []
 
@@ -288,7 +288,7 @@ def _object(api: str, kind: str, name: str, spec: dict[str, Any], namespace: str
 def export(scope: Scope) -> None:
     """Print all quota objects as YAML that can be applied again.
 
-    LocalQueues are those of all namespaces, or of one with -n.
+    It prints the LocalQueues of all namespaces, or with -n of one.
     """
 
     async def work(session: Session) -> Any:
@@ -330,15 +330,15 @@ def _print_objects(objects: list[dict[str, Any]], form: str) -> None:
     ),
 )
 @click.argument("files", nargs=-1, type=click.Path())
-@click.option("--apply", is_flag=True, help="Write it, if the dry run refuses nothing.")
+@click.option("--apply", is_flag=True, help="Write the changes, if the dry run refuses nothing.")
 @click.option(
-    "--from", "source", help="Of another system (kueue): translate files, or without any, carry over its jobs too."
+    "--from", "source", help="From another system (kueue): translate files; without files, carry over jobs too."
 )
 @asking(watch=False)
 def import_(scope: Scope, files: tuple[str, ...], apply: bool, source: str | None) -> None:
     """Apply quota objects from files, after a dry run that shows what would change.
 
-    Fields that somebody else manages (a GitOps tool) are not taken from them: such an object is refused.
+    An object is refused if the change would take over fields that another tool manages (GitOps, for example).
     """
     documents, wrong = manifests(files)
     for finding in wrong:
@@ -401,10 +401,10 @@ def _objects(files: tuple[str, ...]) -> list[Any]:
 def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | None) -> None:
     """Say whether a job would start now and on which nodes, else why not; then create it, with --create.
 
-    The API server checks the manifest by a dry run, and the Jobs of a JobSet, which it else sees as they are made;
-    the engine decides on what the cluster holds now, by the rules that the controller's ConfigMap says, where you may
-    read it. To know, one must be allowed to read nodes, pods and queues of the whole cluster; who may not is told what
-    can be known. Of several jobs each is judged as if those before it were created.
+    The API server checks the manifest by a dry run, and also the Jobs of a JobSet, which it would otherwise see only
+    when they are created. Then the engine decides on the cluster as it is now, by the rules in the controller's
+    ConfigMap, if you may read it. A full answer needs the right to read nodes, pods and queues of the whole cluster;
+    without it you are told what can be known. Of several jobs, each is judged as if those before it were created.
     """
     documents = _objects(files)
 
@@ -496,11 +496,12 @@ def _tell_foreseen(scope: Scope, seen: list[Any]) -> None:
 def foresee(scope: Scope, files: tuple[str, ...]) -> None:
     """Say which jobs would start, and which be evicted, if quota were as in these files; nothing is written.
 
-    The API server checks the objects by a dry run; the engine then decides, on what the cluster holds now and by the
-    controller's rules, until it comes to rest: once as quota is, and once as the files have it. Shown is what differs.
-    Nobody comes or ends meanwhile, and what only time brings (an eviction for fairness of one that is young) is not in
-    it; of several who may go, another may when it is written. It takes the right to read nodes, pods and queues of the
-    whole cluster, and to change these objects.
+    The API server checks the objects by a dry run. Then the engine decides on the cluster as it is now, by the
+    controller's rules, until nothing changes any more: once with the quota that is there, and once with that of the
+    files. The difference is shown. It assumes that no job comes or ends, and leaves out what only time brings (an
+    eviction for fairness of a gang that has just started). Where one of several gangs may be evicted, it may be
+    another one in the end. You need the right to read nodes, pods and queues of the whole cluster, and to change these
+    objects.
     """
     documents = _objects(files)
 
@@ -537,15 +538,15 @@ def foresee(scope: Scope, files: tuple[str, ...]) -> None:
     ),
 )
 @click.option("-y", "--yes", is_flag=True, help="Do it.")
-@click.option("--unlabel", is_flag=True, help="Take the queue label off, too.")
+@click.option("--unlabel", is_flag=True, help="Also remove the queue label.")
 @asking(unsaid="all of them", watch=False)
 def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
     """Give back every job that Muster holds, before it is uninstalled; without --yes, only say what would be done.
 
-    Jobs that wait are restored and unsuspended: they all start at once, as far as nodes have room. Jobs that run are
-    left running. Paused ones stay as their owner left them. Without -n it is about all namespaces, and the quota
-    objects lose the finalizer that would keep them from being deleted. It does nothing while a controller leads: who
-    may not look for its Lease in all namespaces names the right one with --controller-namespace.
+    It restores and unsuspends jobs that wait: they all start at once, as far as nodes have room. Jobs that run go on,
+    and paused jobs stay paused. Without -n it does so in all namespaces, and also removes the finalizers that keep
+    quota objects from being deleted. It does nothing while a controller leads. If you may not look for its Lease in all
+    namespaces, name the namespace with --controller-namespace.
     """
 
     async def work(session: Session) -> Any:

@@ -54,10 +54,10 @@ def version(output: str) -> None:
     )
 )
 @click.argument("files", nargs=-1, type=click.Path())
-@click.option("--cluster", is_flag=True, help="What the cluster holds, with the files over it.")
+@click.option("--cluster", is_flag=True, help="Check what the cluster holds, as if the files were applied.")
 @asking(namespace=False, watch=False)
 def lint(scope: Scope, files: tuple[str, ...], cluster: bool) -> None:
-    """Find quota that does not do what its author thinks, each with the line and the fix.
+    """Find mistakes in quota, each with its line and the fix.
 
     FILES are files, folders, or - for standard input.
     """
@@ -138,7 +138,7 @@ async def _cluster_documents(session: Session) -> tuple[list[Any], tuple[str, ..
 def explain_reasons(word: str | None, markdown: bool, output: str) -> None:
     """Say what each reason for waiting or for an eviction means, and what to do about it.
 
-    WORD is a reason or detail, as conditions and `muster why` name it.
+    WORD is a reason or detail from a condition or from `muster why`.
     """
     from admission.api import reasons
     from admission.controller import tell
@@ -184,8 +184,8 @@ def explain_reasons(word: str | None, markdown: bool, output: str) -> None:
 def completion(shell: str) -> None:
     """Print the completion script of a shell.
 
-    It completes commands, options, and names of jobs, queues and namespaces from the cluster. kubectl completes
-    `kubectl muster` by itself: it finds the program kubectl_complete-muster beside this one.
+    It completes commands, options, and names of jobs, queues and namespaces from the cluster. `kubectl muster` needs
+    no script: kubectl finds the program kubectl_complete-muster beside this one.
     """
     from click.shell_completion import get_completion_class
 

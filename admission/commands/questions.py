@@ -40,7 +40,7 @@ WAITS = ("waiting", "paused", "held", "reserved", "leaving")
 def why(scope: Scope, job: str) -> None:
     """Say why a job waits, with numbers, and what would have to change.
 
-    JOB is NAME, job/NAME or jobset/NAME. Of a job that was started, it says which pods are not ready and why.
+    JOB is NAME, job/NAME or jobset/NAME. For a job that was started, it says which pods are not ready and why.
     """
     from admission.controller import tell
     from admission.jobs.kinds import ENDED
@@ -63,8 +63,8 @@ def why(scope: Scope, job: str) -> None:
 def queues(scope: Scope, queue: tuple[str, ...]) -> None:
     """Show the cohort tree: # used, . free, - lent, + borrowed beyond one's own.
 
-    Of a cohort, what all below it have and hold together. LocalQueues (>) are those of one namespace, or of all with
-    -A. QUEUE is NAME, cohort/NAME, clusterqueue/NAME or localqueue/NAME: these alone, with what is below them.
+    The row of a cohort sums up all below it. LocalQueues (>) are those of one namespace, or of all with -A. QUEUE is
+    NAME, cohort/NAME, clusterqueue/NAME or localqueue/NAME: it shows only these, with what is below them.
     """
     from admission.controller import tell
 
@@ -90,20 +90,20 @@ def queues(scope: Scope, queue: tuple[str, ...]) -> None:
     )
 )
 @click.option("--cluster-queue", default="", metavar="NAME", help="Only jobs whose LocalQueue points to it.")
-@click.option("--by", default="", metavar="WHAT", help="Sums instead: by namespace, queue, or this label of the jobs.")
+@click.option("--by", default="", metavar="WHAT", help="Show sums by namespace, queue, or this label of the jobs.")
 @asking(everywhere=True)
 def jobs(scope: Scope, cluster_queue: str, by: str) -> None:
     """List jobs that name a queue: state, place in the queue, reason, and where they run.
 
-    A job is held (it is not in the queue yet), waiting, paused (by its owner), reserved (it has its quota, and waits
+    A job is held (not in the queue yet), waiting, paused (by its owner), reserved (it has quota and nodes, and waits
     for admission checks), starting (not all of its pods are ready), running, leaving (its pods are ending), finished,
-    or released: it runs without Muster.
+    or released (it runs without Muster).
 
-    The place is among those that wait in the same LocalQueue: as the controller goes through them where the visibility
-    API is served, else by priority and age.
+    The place is among the waiting jobs of the same LocalQueue: in the controller's own order if the visibility API is
+    served, else by priority and age.
 
-    With --by, what jobs hold of each resource together and, of it, what stands idle (they wait for admission checks,
-    start or leave), and what those that wait ask for.
+    With --by it sums up, for each resource, what jobs hold, how much of that is idle (the jobs wait for admission
+    checks, start or leave), and what waiting jobs request.
     """
     from admission.controller import tell
 
@@ -127,10 +127,10 @@ def jobs(scope: Scope, cluster_queue: str, by: str) -> None:
 
 
 @click.command(epilog=examples("muster nodes", "muster nodes --per-pod nvidia.com/gpu=8,cpu=64"))
-@click.option("--per-pod", default="", help="What each pod of a gang takes, as nvidia.com/gpu=8,cpu=64.")
+@click.option("--per-pod", default="", help="Requests of each pod of a gang, for example nvidia.com/gpu=8,cpu=64.")
 @asking(namespace=False)
 def nodes(scope: Scope, per_pod: str) -> None:
-    """Show who sits where, what is free, and the largest gang that fits now."""
+    """Show which jobs run on each node, what is free, and the largest gang that fits now."""
     from admission import quantity
     from admission.controller import tell
 
@@ -152,12 +152,13 @@ def nodes(scope: Scope, per_pod: str) -> None:
 
 
 @click.command(epilog=examples("muster top", "muster top -n team-a", "muster top --svg now.svg    # a picture, once"))
-@click.option("--svg", type=click.Path(dir_okay=False), metavar="FILE", help="Draw it once, into an SVG file.")
+@click.option("--svg", type=click.Path(dir_okay=False), metavar="FILE", help="Draw the screen once, into an SVG file.")
 @asking(unsaid="all that may be seen", watch=False, form=False)
 def top(scope: Scope, svg: str | None) -> None:
     """Watch queues, nodes and jobs on one screen, until interrupted.
 
-    It shows what the asker may see: all namespaces, else that of the context or of -n. Not on a terminal: once.
+    It shows what you may see: all namespaces, or else that of the context or of -n. If the output is no terminal, it
+    prints the screen once.
     """
 
     async def work(session: Session) -> str:

@@ -77,7 +77,7 @@ def test_the_reference_is_the_code_s() -> None:
         ("top", "Default: all that may be seen."),
         ("why", "Default: that of the context."),
         ("why", "[env var: MUSTER_NAMESPACE; default: muster-system]"),
-        ("jobs", "released: it runs without Muster"),
+        ("jobs", "released (it runs without Muster)"),
         ("controller", "else ~/.kube/config"),
     ],
 )
