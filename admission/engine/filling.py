@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from admission.engine import flavors as scan
 from admission.engine import order
 from admission.engine.flavors import Assignment, Mode
-from admission.engine.ledger import Held, charge_of, claim_of, first_to_end
+from admission.engine.ledger import Charge, Held, charge_of, claim_of, first_to_end
 from admission.engine.line import Memo, Used
 from admission.engine.model import (
     CLAIM_VICTIMS,
@@ -47,7 +47,7 @@ from admission.engine.order import QueueKey, Rank, Tournament
 from admission.engine.quota import QuotaNode
 from admission.engine.shortage import Lack, quota_shorts
 from admission.engine.state import State
-from admission.engine.trial import Run, Trial
+from admission.engine.trial import NONE, Run, Trial
 from admission.engine.victims import almost_common, may_always_reclaim
 from admission.engine.walk import Walk
 
@@ -58,6 +58,9 @@ BEHIND = 8
 DEEP = 2
 """So many who were evicted, and wait one for the other, are asked whether they would be again."""
 PATIENCE = 4
+KEPT_IN_VAIN = 6
+"""After so many times as long as a gang was passed over, and then each time anew, it is asked whether its room is kept
+where it has to wait for those alone who came later."""
 WALKS_PER_TRIAL = 16
 """What is decided is not kept waiting for more trials without a decision than these, and as many as it costs to have
 all queues enter another cycle."""
@@ -289,6 +292,8 @@ class Filling(Run):
             with self.ledger.yielding(gang.key), self.ledger.suspended(gang.key):
                 # What is lent to whoever claims is free here alone: he gets his nodes at once.
                 trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang), later=not claims)
+            if claims and trial.mode is Mode.FIT and not self._as_claimed(trial):
+                trial = self._no_more_than_claimed(trial)
         if not self._able(trial):
             self.turned.add(gang.key)
         self.seen.add(gang.key)
@@ -327,6 +332,28 @@ class Filling(Run):
             walk.leave_waiting()
             return
         self._park(walk, bucket, trial, self._refused(trial))
+
+    def _as_claimed(self, trial: Trial) -> bool:
+        """Does it take nothing but what it claims."""
+        assert trial.assignment is not None
+        claimed = dict(self.ledger.claims[trial.gang.key].charge.usage)
+        return all(amount <= claimed.get(fr, 0) for fr, amount in trial.assignment.usage.items() if fr in claimed)
+
+    def _no_more_than_claimed(self, trial: Trial) -> Trial:
+        """One that may be smaller finds more than it claimed, in what other claims yield to it: for all of it there has
+        to be room beside those."""
+        gang, queue = trial.gang, trial.queue
+        with self.ledger.suspended(gang.key):
+            larger = self.look(gang, queue, evict=False)
+        if larger.mode is Mode.FIT and larger.assignment is not None and not self._as_claimed(larger):
+            return larger
+        assert gang.claims is not None
+        claimed = gang.claims.admission.pod_sets
+        asked = scan.requests(gang, queue, self.rules, {part.name: part.count for part in claimed})
+        with self.ledger.yielding(gang.key), self.ledger.suspended(gang.key):
+            flavors = {part.name: dict(part.flavors) for part in claimed}
+            assignment = self.pinned(gang, queue, asked, flavors, self._avoided(gang))
+        return Trial(gang, queue, trial.node, assignment, NONE, self._why(assignment, NONE))
 
     # -- room that is kept for those who were passed over
 
@@ -835,16 +862,40 @@ class Filling(Run):
 
     def _kept_on(self, trial: Trial, claimed: Admission) -> Admission:
         """What it claimed, with others for the nodes that it could not use any more: who keeps a node that is cordoned
-        or gone would wait for ever, and find everything else taken."""
+        or gone would wait for ever, and find everything else taken. As would who keeps in vain, beside those who run
+        for days, while elsewhere others come and go."""
         gang, queue = trial.gang, trial.queue
-        if all(part.topology is None for part in claimed.pod_sets):
-            return claimed
         counts = {part.name: part.count for part in claimed.pod_sets}
         flavors = {part.name: dict(part.flavors) for part in claimed.pod_sets}
         asked = scan.requests(gang, queue, self.rules, counts)
+        many, since = divmod(
+            self.now - self.state.passed_over_at(gang), max(1, KEPT_IN_VAIN * self.rules.passed_over_ms)
+        )
+        if many and since < self.rules.claim_ms:
+            with self.ledger.beside({gang.key}, trial.node.root), self.ledger.as_if_gone(self._came_later(trial)):
+                where: Assignment | None = self.pinned(gang, queue, asked, flavors, self._avoided(gang), claimed)
+                if where is not None and where.mode is not Mode.FIT:
+                    where = self.look(gang, queue, evict=False).assignment
+            if where is not None and where.mode is Mode.FIT:
+                return where.admission(queue.name)
+        if all(part.topology is None for part in claimed.pod_sets):
+            return claimed
         with self.ledger.beside({gang.key}, trial.node.root), self.ledger.without_gangs(queue.name):
             there = self.pinned(gang, queue, asked, flavors, self._avoided(gang), claimed)
         return there.admission(queue.name) if there.mode is Mode.FIT else claimed
+
+    def _came_later(self, trial: Trial) -> list[Charge]:
+        """What those hold who leave, or came after this one had been passed over: it would have gone before them, had
+        its room been kept there. (Not those who are entitled to that: they would take it back.)"""
+        ledger, workloads, mine = self.ledger, self.state.workloads, trial.node
+        since, out = self.state.passed_over_at(trial.gang), []
+        for key, charge in ledger.charges.items():
+            gang = workloads[key]
+            if key in self.charged or gang.evicted or (gang.admitted_at or gang.reserved_at) > since:
+                node = ledger.tree.queue(charge.queue)
+                if node is None or node is mine or node.root is not mine.root or node.borrowing(charge.pairs):
+                    out.append(charge)
+        return out
 
     def _lack(self, trial: Trial) -> Lack | None:
         """What it lacks, where a look at the book can tell later whether it still does."""

@@ -81,19 +81,19 @@ class Heads(Run):
         self._second_pass()
         self.before = self.cost
         looked_at: set[str] = set()
-        for label, names in self._roots():
+        roots, self.state.heads_before = self._roots(), ""
+        for label, names in roots:
             if self.cost - self.before >= self.budget and self.entries:
+                self.state.heads_before = self.state.heads_before or label
                 self.more = True
-                self.state.heads_before = label
-                break
+                if not (self._take_nodes() and self.state.memos.keeper_awake(label)):
+                    continue
             looked_at.add(label)
             for name in names:
                 self._heads_of(name)
             self._those_who_keep(label)
-        else:
-            self.state.heads_before = ""
         others = [label for label in self.state.memos.roots_of_keepers() if label not in looked_at]
-        self.keepers_there = not others or any(entry.usage.admission is not None for entry in self.entries)
+        self.keepers_there = not others or self._take_nodes()
         """Do those take part who keep nodes from all trees."""
         if self.keepers_there:
             for label in others:
@@ -111,6 +111,10 @@ class Heads(Run):
             self.more = self.more or bool(self.state.memos.ready()) or self.state.memos.late
 
     # -- nominating
+
+    def _take_nodes(self) -> bool:
+        """Does anybody of this cycle take nodes, or keep some from others."""
+        return any(entry.usage.admission is not None for entry in self.entries)
 
     def _roots(self) -> list[tuple[str, list[str]]]:
         """The queues under each root in which somebody is worth a trial. A root is looked at whole or not at all, so
@@ -273,20 +277,26 @@ class Heads(Run):
         for name in waiting:
             root = self.node(name).root
             roots[root.label] = root
+        # Between trees, which compete for nodes alone, priority and age decide.
+        line: list[tuple[QueueKey, str, QuotaNode, Tournament]] = []
+
+        def sends(tournament: Tournament, label: str) -> None:
+            if (best := tournament.best()) is not None:
+                gang = waiting[best.name][0].trial.gang
+                heappush(line, (order.queue_key(gang, sticky=False), label, best, tournament))
+
         for label in sorted(roots):
             tournament = Tournament(roots[label], ranked)
-            mine = [name for name in waiting if self.node(name).root is roots[label]]
-            for name in mine:
-                tournament.enter(self.node(name))
-            while (best := tournament.best()) is not None:
-                entry = waiting[best.name].pop(0)
-                yield entry
-                if not waiting[best.name] and (another := self._go_on(entry)) is not None:
-                    waiting[best.name].append(another)
-                if waiting[best.name]:
-                    tournament.enter(best)
-                else:
-                    tournament.leave(best)
+            tournament.enter_all([self.node(name) for name in waiting if self.node(name).root is roots[label]])
+            sends(tournament, label)
+        while line:
+            _, label, best, tournament = heappop(line)
+            entry = waiting[best.name].pop(0)
+            yield entry
+            if not waiting[best.name] and (another := self._go_on(entry)) is not None:
+                waiting[best.name].append(another)
+            (tournament.enter if waiting[best.name] else tournament.leave)(best)
+            sends(tournament, label)
 
     def _one_by_one(self) -> Iterator[_Entry]:
         """By class, but whoever was evicted for another one of them comes after that one: else he takes the room that
@@ -332,10 +342,10 @@ class Heads(Run):
         fits = self._still_fits(entry)
         anew = False
         """It fits, but for what others take or keep in this cycle: the next may say otherwise."""
-        keeper = None
-        """Who keeps it in every cycle."""
+        keeper, asked = None, None
+        """Who keeps it in every cycle; of what that was asked."""
         if not fits and trial.mode is Mode.FIT:
-            keeper = self._kept_from(entry)
+            keeper, asked = self._kept_from(entry), trial
         if not fits and self._recompute(entry):
             anew, trial = trial.mode is Mode.FIT and keeper is None, entry.trial
             fits = self._still_fits(entry)
@@ -378,7 +388,8 @@ class Heads(Run):
                 return
         if not fits:
             why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
-            keeper = keeper or self._kept_from(entry)
+            if keeper is None and trial is not asked:
+                keeper = self._kept_from(entry)
             if keeper is not None:
                 why = replace(why, detail=Detail.CLAIMED, subject="/".join(keeper))
             self._requeue(entry, again=keeper is None, why=why, scanned=False)

@@ -278,6 +278,14 @@ class Memos:
         parked = ((at, self._facts.lines[at[0]].parked.get(at[1])) for at in sorted(self._keeping.get(label, ())))
         return [(at, memo) for at, memo in parked if memo is not None]
 
+    def keeper_awake(self, label: str) -> bool:
+        """Does somebody under this root keep nodes, of all trees, from others in every cycle, who is worth a trial."""
+        lines = self._facts.lines
+        return any(
+            room.admission is not None and bucket not in lines[name].parked
+            for (name, bucket), room in self._keeping.get(label, {}).items()
+        )
+
     def keeper(self, queue: str) -> int | None:
         """The bucket of this queue that keeps room from others in every cycle, if one does."""
         node = self._ledger.tree.queue(queue)

@@ -617,8 +617,11 @@ class State:
     def _claim(self, gang: Workload) -> None:
         record = gang.claims
         assert record is not None
-        held = gang.gated or gang.unbound or gang.unclear or gang.lingering
-        away = not gang.active or held or gang.namespace in self.terminating
+        if gang.admission is None:
+            away = self._why_not(gang) is not None
+        else:
+            held = gang.gated or gang.unbound or gang.unclear or gang.lingering
+            away = not gang.active or bool(held) or gang.namespace in self.terminating
         if away or not self.rules.promises:
             return
         self._claims[gang.key] = (record.until, gang)
@@ -811,7 +814,7 @@ class State:
     def _line_up_again(self, gang: Workload) -> None:
         self._step_out(gang)
         if gang.key in self._claims:
-            if gang.namespace in self.terminating:
+            if self._why_not(gang) is not None:
                 self._unclaim(gang.key)
         elif gang.claims is not None:
             self._claim(gang)

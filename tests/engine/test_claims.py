@@ -15,6 +15,7 @@ from admission.engine.cycle import decide
 from admission.engine.model import (
     CLAIM_VICTIMS,
     MUSTER,
+    Admission,
     Claim,
     ClaimRecord,
     Detail,
@@ -27,6 +28,7 @@ from admission.engine.model import (
     PodUsage,
     Preemption,
     PreemptionPolicy,
+    StopPolicy,
     Taint,
     Workload,
 )
@@ -353,6 +355,121 @@ def test_room_is_not_kept_for_one_that_could_have_it_no_more() -> None:
     assert town.admitted() == ["y"]
 
 
+@pytest.mark.parametrize("victims", [False, True])
+@pytest.mark.parametrize("of", ["ClusterQueue", "LocalQueue"])
+def test_room_is_not_kept_for_one_whose_queue_is_stopped(of: str, victims: bool) -> None:
+    """For him who borrowed it, or another who would. It is again when the queue goes on."""
+    town = Town(*elastic("f"), cohort("all"), *(queue(name, "all", [("f", {"gpu": 4})]) for name in "ab"))
+    town.put(queue("c", "all", [("f", {"gpu": 0})]), gang("runs", "c" if victims else "b", 8 if victims else 4))
+    town.settle()
+    town.put(gang("big", "a", 4 if victims else 8, created=1))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.cycle()
+    town.leave()
+    assert [key[1] for key in town.kept()] == ["big"]
+    a = town.state.queues["a"]
+    stopped, goes_on = (
+        (replace(a, stop_policy=how) if of == "ClusterQueue" else LocalQueue("ns", "a", "a", stop_policy=how))
+        for how in (StopPolicy.HOLD, StopPolicy.NONE)
+    )
+    town.put(stopped)
+    town.cycle()
+    assert not town.kept()
+    town.put(goes_on)
+    town.cycle()
+    assert town.admitted() or [key[1] for key in town.kept()] == ["big"]
+    town.put(stopped, gang("other", "c", 4, created=town.now - START))
+    town.cycle()
+    assert len(town.admitted()) == (1 if victims else 2)
+
+
+@pytest.mark.parametrize("how", ["it is deleted", "it is switched off"])
+def test_who_is_not_told_of_a_claim_comes_back_when_its_quota_is_free_again(how: str) -> None:
+    """The second of its queue: the first is told, and is too large for what is free then."""
+    town = Town(*elastic("f"), cohort("all"), *(queue(name, "all", [("f", {"gpu": 4})]) for name in "ab"))
+    town.put(queue("c", "all", [("f", {"gpu": 0})]), gang("runs", "b", 4))
+    town.settle()
+    town.put(gang("big", "a", 8, created=1))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.settle()
+    assert [key[1] for key in town.kept()] == ["big"]
+    late = town.now - START
+    town.put(gang("first", "c", 5, created=late), gang("second", "c", 3, created=late + 1))
+    town.settle()
+    assert town.admitted() == ["runs"]
+    if how == "it is deleted":
+        town.remove(Workload, ("ns", "big"))
+    else:
+        town.put(replace(town.gang("big"), active=False))
+    town.settle()
+    assert town.admitted() == ["runs", "second"]
+
+
+@pytest.mark.parametrize("on_nodes", [True, False])
+def test_room_that_is_kept_in_vain_is_kept_where_only_those_have_it_who_came_later(on_nodes: bool) -> None:
+    """Two run for hours where it is kept; elsewhere small ones come and go."""
+    pools = ("one", "two")
+    town = Town(*(Flavor(one, node_labels=(("pool", one),), elastic=not on_nodes) for one in pools))
+    for name in pools if on_nodes else ():
+        made = node(name, gpu=8)
+        town.put(replace(made, labels=(*made.labels, ("pool", name))))
+    town.put(queue("q", "", [(name, {"gpu": 8}) for name in pools]))
+    town.put(*(gang(f"s{i}", "q", each={"gpu": 4}, created=i) for i in range(4)))
+    town.settle()
+
+    def stand_in(flavor: str) -> list[str]:
+        return [name for name in town.admitted() if flavor_of(town.gang(name).admission) == flavor]
+
+    town.put(gang("big", "q", each={"gpu": 8}, created=10))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.cycle()
+    assert flavor_of(record.admission if (record := town.gang("big").claims) else None) == "one"
+    long, short = stand_in("one"), stand_in("two")
+    for i in range(60):
+        town.now += 100 * SECOND
+        town.remove(Workload, ("ns", short.pop(0)))
+        town.put(gang(f"t{i}", "q", each={"gpu": 4}, created=town.now - START))
+        town.cycle()
+        short += [f"t{i}"] if f"t{i}" in town.admitted() else []
+        if "big" in town.admitted():
+            break
+    assert town.admitted() == sorted(["big", *long])
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_room_that_is_kept_in_vain_stays_where_it_is_unless_others_there_would_wait_for_it(lent: bool) -> None:
+    """What runs in the other flavor has been there as long; or it comes and goes, of a queue that lends it."""
+    town = Town(*elastic("one", "two"), cohort("all"))
+    town.put(queue("q", "all", [("one", {"gpu": 8}), ("two", {"gpu": 0 if lent else 8})]))
+    town.put(queue("lends", "all", [("two", {"gpu": 8 if lent else 0})]))
+    town.put(gang("long", "q", 8), gang("t", "lends", 8, created=1) if lent else gang("too", "q", 8, created=1))
+    town.settle()
+    town.put(gang("big", "q", 8, created=10))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    for i in range(60):
+        town.cycle()
+        assert flavor_of(record.admission if (record := town.gang("big").claims) else None) == "one"
+        town.now += 100 * SECOND
+        if lent:
+            town.remove(Workload, ("ns", f"t{i - 1}" if i else "t"))
+            town.put(gang(f"t{i}", "lends", 8, created=town.now - START))
+
+
+def test_one_that_may_be_smaller_takes_no_more_of_what_others_claimed_than_it_claims_itself() -> None:
+    """Of a's own quota both have four: one borrower leaves for both. All that is free then would do for six of the
+    first."""
+    town = Town(*elastic("f"), cohort("all", "", [("f", {"gpu": 4})]))
+    town.put(queue("a", "all", [("f", {"gpu": 4})]), queue("b", "all", [("f", {"gpu": 0})]), gang("lent", "b", 8))
+    town.settle()
+    for i in range(2):
+        made = gang(f"a{i}", "a", 6, created=1 + i)
+        town.put(replace(made, pod_sets=(replace(made.pod_sets[0], min_count=4),)))
+    town.cycle()
+    assert [town.gang(f"a{i}").claims is not None for i in range(2)] == [True, True]
+    town.settle()
+    assert town.admitted() == ["a0", "a1"]
+
+
 def test_room_stays_kept_while_no_node_at_all_is_ready() -> None:
     """It is the network; when that is back, another comes that goes before it."""
     there = node("n", gpu=8)
@@ -487,6 +604,10 @@ def test_behind_one_that_can_never_go_from_now_on_room_is_kept() -> None:
     town.put(PodUsage(("x", "p"), "p", "n", (("gpu", 1),)))
     town.settle()
     assert [key[1] for key in town.kept()] == ["behind"]
+
+
+def flavor_of(admission: Admission | None) -> str:
+    return "" if admission is None else dict(admission.pod_sets[0].flavors)["gpu"]
 
 
 def hosts(of: Workload | ClaimRecord | None) -> list[str]:

@@ -680,6 +680,39 @@ def test_the_head_of_a_strict_queue_keeps_nodes_from_other_trees(fair: bool) -> 
 
 
 @pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("budget", [BUDGET, 1])
+@pytest.mark.parametrize(("goes", "run"), [("runs", ["wide"]), ("tiny", ["runs"])])
+def test_what_the_head_of_a_strict_queue_keeps_is_its_own_also_where_its_tree_is_looked_at_last(
+    goes: str, run: list[str], budget: int, fair: bool
+) -> None:
+    """Something changed there, and others come in trees that are looked at before."""
+    town = behind_a_strict_head(fair, node("n1", gpu=4), node("n2", gpu=4))
+    town.put(*(queue(name, f"a-{name}", [(F, {"gpu": 4})]) for name in "xyz"))
+    if goes == "tiny":
+        town.put(gang("tiny", "b"))
+    town.settle()
+    town.remove(Workload, ("ns", goes))
+    town.put(*(gang(f"small-{name}", name, each={"gpu": 2}, created=2) for name in "xyz"))
+    town.budget = budget
+    town.settle()
+    assert town.admitted() == run
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_of_two_trees_whose_gang_has_waited_longer_has_the_nodes(first: str, fair: bool) -> None:
+    rules = replace(KUEUE, fair_sharing=fair)
+    town = Town(Topology("t", (HOSTNAME_LABEL,)), Flavor(F, topology="t"), node("n", gpu=4), rules=rules)
+    town.put(*(queue(name, f"tree-{name}", [(F, {"gpu": 8})]) for name in "abc"), gang("runs", "c", each={"gpu": 4}))
+    town.settle()
+    town.put(*(gang(name, name, each={"gpu": 4}, created=1 + (name != first)) for name in "ab"))
+    town.settle()
+    town.remove(Workload, ("ns", "runs"))
+    town.settle()
+    assert town.admitted() == [first]
+
+
+@pytest.mark.parametrize("fair", [False, True])
 def test_who_keeps_nodes_of_one_flavor_and_then_of_another_keeps_none_for_good(fair: bool) -> None:
     """It stops at each: what it keeps in this cycle is free in the next."""
     pools = {"n1": "first", "n2": "first", "n3": "second", "n4": "second"}
