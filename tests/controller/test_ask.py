@@ -638,10 +638,16 @@ async def test_a_job_that_grows_is_told_of_by_the_workload_by_which_it_runs(worl
 
 READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 DONE, WAITS, BROKEN = {"phase": "Succeeded"}, {"phase": "Pending"}, {"phase": "Failed"}
+PART = {
+    "phase": "Running",
+    "conditions": [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}],
+    "containerStatuses": [container(terminated={"reason": "Completed", "exitCode": 0})],
+}
 AT_A_TIME: dict[str, tuple[dict[str, Any], list[dict[str, Any]], int, list[tuple[str, int]]]] = {
     "all of a sweep": ({"succeeded": 40, "ready": 2}, [READY, READY, *[DONE] * 40], 2, []),
     "one of a sweep": ({"succeeded": 40, "ready": 1}, [READY, WAITS, *[DONE] * 40], 1, [("ContainerCreating", 1)]),
     "one, and one is to be made": ({"succeeded": 40, "ready": 1}, [READY, *[DONE] * 40], 1, [("NotCreated", 1)]),
+    "one, and one with a container that is done": ({"succeeded": 40, "ready": 1}, [READY, PART, *[DONE] * 40], 2, []),
     "one, and one is done since": ({"succeeded": 40, "ready": 1}, [READY, *[DONE] * 41], 2, []),
     "the last of a sweep": ({"succeeded": 99, "ready": 1}, [READY, *[DONE] * 99], 2, []),
     "one, and one failed": ({"failed": 1, "ready": 1}, [READY, BROKEN], 1, [("Failed", 1), ("NotCreated", 1)]),
