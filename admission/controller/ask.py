@@ -444,6 +444,8 @@ class Ask:
             leaderless = await self.leaderless()
         if standing.state is State.UNMANAGED:
             means = f"It has no label {self.names.queue_label}, so Muster leaves it alone."
+            if unread := view(kind, raw, self.names, every=True).unknown_keys:
+                means += f" It goes on without: {'; '.join(unread)}."
             owner = f"To queue it, create it with the label {self.names.queue_label}: NAME-OF-A-LOCALQUEUE."
         elif standing.state is State.HELD:
             unseen = self._unseen("workloads")

@@ -308,10 +308,16 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     scheduling_gates: list[dict[str, Any]] | None = None
 
 
+_NO_STATE = msgspec.Raw(b"{}")
+
+
 class _ContainerStatus(msgspec.Struct, rename="camel"):
-    """Of a container what a resize in place makes of it."""
+    """Of a container what a resize in place makes of it, and how it goes."""
 
     name: Any = None
+    ready: Any = None
+    state: msgspec.Raw = _NO_STATE
+    last_state: msgspec.Raw = _NO_STATE
     resources: Any = None
     allocated_resources: Any = None
 
@@ -375,7 +381,10 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
     for condition in status.conditions or ():
         if condition.get("type") == "Ready":
             ready = condition.get("status") == "True"
-            unready = 0 if ready else millis(condition.get("lastTransitionTime"))
+            if not ready:
+                looked_at = _as_it_goes(seen)
+                ready = values.is_ready(looked_at)
+                unready = 0 if ready else values.unready_since(looked_at)
         elif (
             condition.get("type") == "PodScheduled"
             and condition.get("status") == "False"
@@ -411,6 +420,32 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         stays_ms=_stays(seen.spec.tolerations or ()) if ours else None,
         failed=phase == "Failed",
     )
+
+
+def _as_it_goes(pod: _Pod) -> dict[str, Any]:
+    """A pod with what `values.is_ready` and `values.unready_since` read of it."""
+    status = pod.status
+
+    def each(containers: Sequence[_ContainerStatus] | None) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": one.name,
+                "ready": one.ready,
+                "state": _decode_status(one.state),
+                "lastState": _decode_status(one.last_state),
+            }
+            for one in containers or ()
+        ]
+
+    return {
+        "spec": {"containers": pod.spec.containers, "initContainers": pod.spec.init_containers},
+        "status": {
+            "phase": status.phase,
+            "conditions": status.conditions,
+            "containerStatuses": each(status.container_statuses),
+            "initContainerStatuses": each(status.init_container_statuses),
+        },
+    }
 
 
 def _resized(containers: Sequence[_ContainerStatus] | None) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from admission.controller.answers import Unready
 from admission.jobs.kinds import JOBSET, JobView, items, millis, name_of, obj, objects, text
+from admission.jobs.values import is_ready
 from admission.names import JOB_TRACKING_FINALIZER
 
 Json = dict[str, Any]
@@ -85,7 +86,7 @@ def _trouble(pod: Json) -> tuple[str, str] | None:
     if phase == "Succeeded":
         return None
     found = {text(c.get("type")): c for c in objects(status.get("conditions"))}
-    if phase != "Failed" and found.get("Ready", {}).get("status") == "True":
+    if phase != "Failed" and is_ready(pod):
         return None
     if obj(pod.get("metadata")).get("deletionTimestamp"):
         return "Terminating", "It is being deleted"

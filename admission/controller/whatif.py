@@ -226,6 +226,7 @@ async def foresee(
     if label and outside:
         said = not_queued(view(kind, made, ask.names), ask.names)
         return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message=said)
+    seen = replace(seen, without=view(kind, made, ask.names, every=True).unknown_keys)
     if not seen.queue:
         said = f"it has no label {ask.names.queue_label}"
         suspended = obj(made.get("spec")).get("suspend") is True
@@ -234,7 +235,6 @@ async def foresee(
             return replace(seen, message=said)
         said += f": Muster leaves it alone, and it {'stays suspended' if suspended else 'starts at once'}"
         return replace(seen, answer=Foresight.UNMANAGED, message=said)
-    seen = replace(seen, without=view(kind, made, ask.names).unknown_keys)
     if kind is JOBSET and (refused := await _jobs_refused(ask, made, where)):
         return replace(seen, answer=Foresight.REFUSED, reason="Invalid", message=refused)
     return await _decided(ask, kind, made, seen, rules, governed.limits, earlier)

@@ -52,7 +52,20 @@ from admission.engine.model import (
     TopologyAssignment,
     Workload,
 )
-from admission.jobs.kinds import MAIN, Json, digits, items, labels_of, millis, obj, objects, text, texts, whole
+from admission.jobs.kinds import (
+    MAIN,
+    Json,
+    condition_of,
+    digits,
+    items,
+    labels_of,
+    millis,
+    obj,
+    objects,
+    text,
+    texts,
+    whole,
+)
 from admission.jobs.requests import (
     anti_affinity,
     exclusive_key,
@@ -395,6 +408,42 @@ def gang_of(labels: Mapping[str, str], names: Names) -> str:
     """uid of the Workload whose pod this is; "" for a pod of others. Nobody else may write the label that marks pods of
     gangs, and without it the others say nothing."""
     return labels.get(names.workload_uid_label, "") if names.managed_label in labels else ""
+
+
+def is_ready(raw: Json) -> bool:
+    """Is a pod ready? So is one whose kubelet says that it is not, for that alone that some of its containers have
+    ended well: the others work, and may do so for days."""
+    spec, status = obj(raw.get("spec")), obj(raw.get("status"))
+    said = condition_of(raw, "Ready")
+    if said.get("status") == "True" or status.get("phase") != "Running" or said.get("reason") != "ContainersNotReady":
+        return said.get("status") == "True"
+    of_init = {text(one.get("name")): one for one in objects(status.get("initContainerStatuses"))}
+    sidecars = [one for one in objects(spec.get("initContainers")) if one.get("restartPolicy") == "Always"]
+    known = objects(status.get("containerStatuses"))
+    return (
+        len(known) == len(items(spec.get("containers")))
+        and all(one.get("ready") is True or _ended_well(one) for one in known)
+        and all(of_init.get(text(one.get("name")), {}).get("ready") is True for one in sidecars)
+    )
+
+
+def unready_since(raw: Json) -> int:
+    """Since when a pod is not ready that is not. Its kubelet names when the first container ended, though that one
+    ended well and another failed days later."""
+    said = millis(condition_of(raw, "Ready").get("lastTransitionTime"))
+    known = objects(obj(raw.get("status")).get("containerStatuses"))
+    if not any(_ended_well(one) for one in known):
+        return said
+    ends = [_ended(one, state) for one in known for state in ("state", "lastState") if not one.get("ready")]
+    return max([said, *(millis(end.get("finishedAt")) for end in ends if end.get("exitCode") != 0)])
+
+
+def _ended_well(container: Json) -> bool:
+    return _ended(container, "state").get("exitCode") == 0
+
+
+def _ended(container: Json, state: str) -> Json:
+    return obj(obj(container.get(state)).get("terminated"))
 
 
 def pod_usage(raw: Json, names: Names) -> PodUsage | None:

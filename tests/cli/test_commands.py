@@ -952,6 +952,17 @@ async def test_submit_knows_whose_jobs_are_queued(
     assert ("LocalQueue team-a -> " in said) is ("would start" in said)
 
 
+async def test_submit_names_a_label_that_counts_nothing_where_it_stands(world: World, tmp_path: Path) -> None:
+    """It is why the job would be left alone."""
+    await alone(world)
+    made = job("train", "")
+    made["metadata"]["labels"] = {"app": "train"}
+    made["spec"]["template"]["metadata"] = {"labels": {"muster.dev/queue-name": "team-a"}}
+    said = " ".join((await run(world, tmp_path, "submit", written(tmp_path, made))).stdout.split())
+    assert "Muster leaves it alone" in said
+    assert "goes on without label muster.dev/queue-name of pods, which is read of the job only" in said
+
+
 async def test_submit_of_a_job_that_is_held_without_a_label_does_not_guess_its_queue(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,16 @@ async def deleted(world: World, made: dict[str, Any]) -> None:
     await world.client.delete("/apis/batch/v1/namespaces/ml/jobs/train")
 
 
+def labelled(key: str, of_pods: bool = False) -> dict[str, Any]:
+    """A Job without a queue, and with another label. Without any of its own it would be given those of its pods."""
+    made = job("train", queue="")
+    made["spec"]["suspend"] = False
+    made["metadata"]["labels"] = {"app": "train"}
+    of = made["spec"]["template"] if of_pods else made
+    of["metadata"] = {**of.get("metadata", {}), "labels": {key: "main"}}
+    return made
+
+
 def released(*conditions: dict[str, Any]) -> dict[str, Any]:
     made = job("train", status={"conditions": list(conditions)})
     made["spec"]["suspend"] = False
@@ -160,6 +170,18 @@ def released(*conditions: dict[str, Any]) -> dict[str, Any]:
 
 ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
     "without a queue": (jobs_of("train", queue=""), State.UNMANAGED, "", "no label muster.dev/queue-name"),
+    "with a queue for its pods": (
+        lambda world: world.put(labelled("muster.dev/queue-name", of_pods=True)),
+        State.UNMANAGED,
+        "",
+        "It goes on without: label muster.dev/queue-name of pods, which is read of the job only.",
+    ),
+    "with a queue by a name that is not known": (
+        lambda world: world.put(labelled("muster.dev/queue")),
+        State.UNMANAGED,
+        "",
+        "muster.dev/queue, which is not known (did you mean muster.dev/queue-name?)",
+    ),
     "without a Workload yet": (jobs_of("train"), State.HELD, "", "has no Workload yet"),
     "with a queue that is not there": (
         jobs_of("train", queue="nowhere"),
@@ -638,10 +660,16 @@ async def test_a_job_that_grows_is_told_of_by_the_workload_by_which_it_runs(worl
 
 READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 DONE, WAITS, BROKEN = {"phase": "Succeeded"}, {"phase": "Pending"}, {"phase": "Failed"}
+PART = {
+    "phase": "Running",
+    "conditions": [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}],
+    "containerStatuses": [container(terminated={"reason": "Completed", "exitCode": 0})],
+}
 AT_A_TIME: dict[str, tuple[dict[str, Any], list[dict[str, Any]], int, list[tuple[str, int]]]] = {
     "all of a sweep": ({"succeeded": 40, "ready": 2}, [READY, READY, *[DONE] * 40], 2, []),
     "one of a sweep": ({"succeeded": 40, "ready": 1}, [READY, WAITS, *[DONE] * 40], 1, [("ContainerCreating", 1)]),
     "one, and one is to be made": ({"succeeded": 40, "ready": 1}, [READY, *[DONE] * 40], 1, [("NotCreated", 1)]),
+    "one, and one with a container that is done": ({"succeeded": 40, "ready": 1}, [READY, PART, *[DONE] * 40], 2, []),
     "one, and one is done since": ({"succeeded": 40, "ready": 1}, [READY, *[DONE] * 41], 2, []),
     "the last of a sweep": ({"succeeded": 99, "ready": 1}, [READY, *[DONE] * 99], 2, []),
     "one, and one failed": ({"failed": 1, "ready": 1}, [READY, BROKEN], 1, [("Failed", 1), ("NotCreated", 1)]),

@@ -267,6 +267,69 @@ def test_a_pod_holds_what_its_full_form_says(obj: dict, said: dict) -> None:
     assert {name: getattr(seen, name) for name in said} == said
 
 
+WORKS, PROBED, STARTS = ({"running": {}}, True), ({"running": {}}, False), ({"waiting": {"reason": "Error"}}, False)
+DONE, FAILED = (({"terminated": {"exitCode": code}}, False) for code in (0, 1))
+SIDECAR = {"name": "s", "restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("containers", "started_by", "said", "ready"),
+    [
+        ({"a": WORKS, "b": DONE}, {}, {}, True),
+        ({"a": DONE, "b": WORKS}, {"s": WORKS, "i": DONE}, {}, True),
+        ({"a": DONE, "b": DONE}, {"s": WORKS}, {}, True),
+        ({"a": WORKS, "b": FAILED}, {}, {}, False),
+        ({"a": WORKS, "b": STARTS}, {}, {}, False),
+        ({"a": PROBED, "b": DONE}, {}, {}, False),
+        ({"a": WORKS, "b": DONE}, {"s": PROBED}, {}, False),
+        ({"a": WORKS}, {}, {}, False),  # nothing is known of the other
+        ({"a": WORKS, "b": DONE}, {"i": DONE}, {}, False),  # nor of the sidecar
+        ({"a": WORKS, "b": DONE}, {}, {"reason": "ReadinessGatesNotReady"}, False),
+        ({"a": WORKS, "b": DONE}, {}, {"reason": None}, False),  # its node is silent
+    ],
+)
+def test_a_pod_is_ready_whose_other_containers_are_done(
+    containers: dict, started_by: dict, said: dict, ready: bool
+) -> None:
+    """A kubelet calls it not ready for as long as the others work, and its gang would be sent back for that."""
+    statuses = [
+        [{"name": name, "state": state, "ready": is_ready} for name, (state, is_ready) in group.items()]
+        for group in (containers, started_by)
+    ]
+    unready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:05Z"}
+    unready |= {"reason": "ContainersNotReady"} | said
+    spec = {"nodeName": "n", "containers": [{"name": "a"}, {"name": "b"}]}
+    spec["initContainers"] = [{"name": "i"}, SIDECAR] if started_by else []
+    status = {"phase": "Running", "conditions": [unready], "containerStatuses": statuses[0]}
+    obj = pod(spec, status | {"initContainerStatuses": statuses[1]})
+    seen = decode.pod(NAMES, msgspec.Raw(json.dumps(obj).encode()))
+    assert (seen.ready, seen.unready_since) == (ready, 0 if ready else 1767225605000)
+
+
+def ended(code: int, second: int) -> dict:
+    return {"terminated": {"exitCode": code, "finishedAt": f"2026-01-01T00:00:{second:02}Z"}}
+
+
+@pytest.mark.parametrize(
+    ("second", "since"),
+    [
+        ({"state": ended(1, 40)}, 40),
+        ({"state": {"waiting": {}}, "lastState": ended(1, 30)}, 30),
+        ({"state": {"running": {}}}, 5),
+    ],
+)
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_pod_is_unready_since_what_failed(second: dict, since: int, code: int) -> None:
+    """Its kubelet has one time for all of it: that of the container that ended first, though it ended well."""
+    unready = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
+    unready["lastTransitionTime"] = "2026-01-01T00:00:05Z"
+    statuses = [{"name": "a", "ready": False, "state": ended(code, 5)}, {"name": "b", "ready": False, **second}]
+    status = {"phase": "Running", "conditions": [unready], "containerStatuses": statuses}
+    obj = pod({"nodeName": "n", "containers": [{"name": "a"}, {"name": "b"}]}, status)
+    seen = decode.pod(NAMES, msgspec.Raw(json.dumps(obj).encode()))
+    assert (seen.ready, seen.unready_since) == (False, 1767225600000 + 1000 * (5 if code else since))
+
+
 def lost(taint: str, seconds: int | None, effect: str = "NoExecute") -> dict:
     """A toleration of a node that is not-ready, or unreachable."""
     made = {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": effect}
