@@ -33,6 +33,7 @@ from admission.kube.access import Access
 from admission.kube.client import ApiError
 from admission.kube.flow import Told
 from admission.kube.lanes import Shares
+from admission.kube.port import listen
 from admission.names import DEFAULT_QUEUE, JOBSET_GROUP, JOBSET_NAME_LABEL, Names
 
 log = structlog.get_logger("muster.webhook")
@@ -95,11 +96,7 @@ class Webhook:
 
     async def serve(self, port: int, tls: ssl.SSLContext | None, *, host: str | None = None) -> web.AppRunner:
         """Listen; the caller cleans the runner up."""
-        # Whoever still waits for the authorizer then is not waited for: the process has some seconds to end.
-        runner = web.AppRunner(self.app, access_log=None, shutdown_timeout=2)
-        await runner.setup()
-        await web.TCPSite(runner, host, port, ssl_context=tls).start()
-        return runner
+        return await listen(self.app, host, port, tls)
 
     def _handler(
         self, review: Callable[[Json, str], Awaitable[list[Operation] | str]]
@@ -110,6 +107,8 @@ class Webhook:
             size, source = request.content_length, request.remote or ""
             if size is None:
                 return web.Response(status=411, text="say how long the body is")
+            if request.headers.get("Content-Encoding"):  # it would take a thousand times the places that it says
+                return web.Response(status=415, text="send the body as it is")
             if size > 2 * BODY_LIMIT:  # nor may it hold places as if it came
                 raise web.HTTPRequestEntityTooLarge(2 * BODY_LIMIT, size)
             if not self._shares.may_take(source):
@@ -129,7 +128,7 @@ class Webhook:
                 return web.Response(status=408, text="the body did not come")
             try:
                 body = _decode(read)
-            except msgspec.DecodeError as error:
+            except (ValueError, RecursionError) as error:
                 return web.Response(status=400, text=f"the body is no JSON object: {error}")
             asked = obj(body.get("request"))
             if not asked.get("uid"):

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
@@ -16,6 +18,7 @@ from admission.controller.webhook import BODY_LIMIT, Webhook, configurations
 from admission.engine.model import matches
 from admission.jobs.hold import Messages
 from admission.jobs.requests import label_selector
+from admission.kube import port
 from admission.kube.access import RIGHTS_AT_ONCE, RIGHTS_WAITING, Access, Unfenced
 from admission.kube.client import Client, Unavailable
 from admission.kube.flow import Flow
@@ -235,11 +238,29 @@ async def test_a_write_that_waits_for_the_webhook_does_not_keep_it_waiting() -> 
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [(b"{", 400), (b"[]", 400), (b"{}", 400), (b'{"request":{"uid":""}}', 400), (b" " * (2 * BODY_LIMIT + 1), 413)],
+    [
+        (b"{", 400),
+        (b"[]", 400),
+        (b"{}", 400),
+        (b'{"request":{"uid":""}}', 400),
+        (b'{"request":{"uid":"\xff"}}', 400),
+        (b'{"request":' + b"[" * 100_000, 400),
+        (b" " * (2 * BODY_LIMIT + 1), 413),
+    ],
 )
 async def test_what_is_no_review_is_refused(client: TestClient[Any, Any], body: bytes, status: int) -> None:
     for path in ("/mutate-jobs", "/validate-pods"):
         assert (await client.post(path, data=body)).status == status
+
+
+async def test_what_is_compressed_is_not_read(authorizer: Authorizer) -> None:
+    """It would take a thousand times the memory that it is charged for."""
+    made = Webhook(Access(authorizer), NAMES)
+    body = gzip.compress(json.dumps(review(job(False))).encode() + b" " * (BODY_LIMIT))
+    async with TestClient(TestServer(made.app)) as client:
+        told = await client.post("/mutate-jobs", data=body, headers={"Content-Encoding": "gzip"})
+        assert told.status == 415
+        assert not made.reviewed
 
 
 async def _begins(server: TestServer, size: int) -> asyncio.StreamReader:
@@ -279,6 +300,26 @@ async def test_a_request_that_does_not_come_is_not_waited_for(
         assert made.reading == 0
         no_length = await client.post("/mutate-jobs", data=_in_parts())
         assert no_length.status == 411
+
+
+async def test_a_pod_that_opens_connections_without_end_keeps_the_api_server_waiting_for_nothing(
+    authorizer: Authorizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port, "MOST_CONNECTIONS", 8)
+    runner = await Webhook(Access(authorizer), NAMES).serve(0, None, host="127.0.0.1")
+    host, at = runner.addresses[0][:2]
+    opened = [await asyncio.open_connection(host, at, local_addr=("127.0.0.2", 0)) for _ in range(50)]
+    try:
+        async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+            ended = await asyncio.gather(*(reader.read() for reader, _ in opened[:42]))
+            assert set(ended) == {b""}
+            body = review(job(False), job(True))
+            async with session.post(f"http://{host}:{at}/mutate-jobs", json=body) as answer:
+                assert answer.status == 200
+    finally:
+        for _, writer in opened:
+            writer.close()
+        await runner.cleanup()
 
 
 async def _in_parts() -> AsyncIterator[bytes]:

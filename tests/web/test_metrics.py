@@ -45,6 +45,7 @@ from admission.engine.model import (
 )
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
+from admission.kube import port
 from admission.quantity import INT64_MAX
 from admission.web import health
 from admission.web.metrics import FAMILIES, Metrics
@@ -528,12 +529,12 @@ async def test_who_opens_connections_without_end_keeps_nobody_out_and_fills_no_m
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each costs the process that decides some of its memory, for as long as it is open."""
-    monkeypatch.setattr(health, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(port, "MOST_CONNECTIONS", 8)
     runner = await health.serve(health.application(ready=lambda: "", metrics=lambda: ()), "127.0.0.1:0")
-    host, port = runner.addresses[0][:2]
-    streams = [await asyncio.open_connection(host, port) for _ in range(50)]
+    host, at = runner.addresses[0][:2]
+    streams = [await asyncio.open_connection(host, at) for _ in range(50)]
     try:
-        async with aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}/healthz") as answer:
+        async with aiohttp.ClientSession() as session, session.get(f"http://{host}:{at}/healthz") as answer:
             assert answer.status == 200
         async with asyncio.timeout(60):
             ended = await asyncio.gather(*(reader.read() for reader, _ in streams[:42]))
