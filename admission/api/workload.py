@@ -319,7 +319,7 @@ class Claim(OpenModel):
 
 class AvoidedNode(Model):
     node: Annotated[str, Field(min_length=1, max_length=253)] = req("Node.")
-    until: Time | None = opt("Avoided so long; in the past where it was lost with it once.")
+    until: Time | None = opt("Avoided so long; in the past where that was once.")
     reason: Text1024 | None = opt("Why.")
 
 
@@ -362,7 +362,8 @@ class WorkloadStatus(Model):
     )
     claim: Claim | None = opt("Room kept for it.")
     avoid_nodes: Annotated[list[AvoidedNode], Field(max_length=256), ListMap(("node",))] | None = opt(
-        "Nodes with which it was lost: where that was twice within a day it stays away from them until then."
+        "Nodes with which it was lost, or to which kube-scheduler let none of its pods come though they have room: "
+        "where that was twice within a day it stays away from them until then."
     )
     out_of_stock: Annotated[list[ObjectName], Field(max_length=64, json_schema_extra=ATOMIC)] | None = opt(
         "Elastic flavors on which it was started and got no nodes, the one where that is longest ago first. They are "

@@ -122,6 +122,8 @@ WRITTEN = (
 """What a job says of its Workload's spec."""
 
 AVOID_MS = 24 * 3_600_000
+REFUSED_MS = 3_600_000
+"""So long a job avoids a node to which kube-scheduler lets none of its pods come for what is not known: it may end."""
 
 
 def _path_of(job: JobKey) -> str:
@@ -883,7 +885,8 @@ class Actuator:
         _keep_turns(status, turns)
         _count_eviction(status, step.reason, step.cause)
         if step.nodes:
-            status["avoidNodes"] = values.avoid_object(blamed(seen.view.value.avoid, step.nodes, now))
+            lost = step.reason == "NodeFailures"
+            status["avoidNodes"] = values.avoid_object(blamed(seen.view.value.avoid, step.nodes, now, lost=lost))
         if step.backoff:
             count = tries + step.counted
             wait = backoff_ms(count if step.counted else 1, self._settings, seen.uid)
@@ -1337,17 +1340,20 @@ def _on_nodes(assignment: PodSetAssignment, left: Counter[str], count: int, slic
     return replace(assignment, topology=replace(held, domains=tuple(one for one in domains if one.count)))
 
 
-def blamed(held: Sequence[AvoidedNode], nodes: Sequence[str], now: int) -> list[AvoidedNode]:
+def blamed(held: Sequence[AvoidedNode], nodes: Sequence[str], now: int, *, lost: bool = True) -> list[AvoidedNode]:
     """The nodes to avoid, once a job has lost these. The first time is only noted (an entry that has run out as it is
-    made); the second within a day means that the node is avoided for a day, by this job."""
+    made); the second within a day means that the node is avoided for a day, by this job. Not `lost`: kube-scheduler let
+    no pod of it come there."""
     known = {entry.node: entry for entry in held if entry.until > now - AVOID_MS}
+    until, why = now + AVOID_MS, "This job was lost with it twice"
+    if not lost:
+        until, why = now + REFUSED_MS, "kube-scheduler let no pod of this job come there, twice, though it has room"
     for node in nodes:
-        again = node in known
-        known[node] = (
-            AvoidedNode(node, now + AVOID_MS, "This job was lost with it twice")
-            if again
-            else AvoidedNode(node, now, "")
-        )
+        before = known.get(node)
+        if before is None:
+            known[node] = AvoidedNode(node, now, "")
+        elif before.until < until:
+            known[node] = AvoidedNode(node, until, why)
     return sorted(known.values(), key=lambda entry: (-entry.until, entry.node))[:64]
 
 

@@ -115,6 +115,8 @@ class PodTally:
     unschedulable_message: str = ""
     shut_out: str = ""
     """Why that pod cannot come to its node, where somebody has closed that to new pods."""
+    refused_by: tuple[str, ...] = ()
+    """Nodes to which kube-scheduler lets no pod of it come, though there is room."""
     unplaced: int = 0
     """Pods whose node kube-scheduler is to choose, and for which it finds none."""
     unplaced_message: str = ""
@@ -875,6 +877,7 @@ def _unfit(seen: Sight, settings: Settings, now: int) -> EvictWorkload | None:
             f"{pods.unschedulable_message}",
             backoff=True,
             cause="WaitForStart",
+            nodes=pods.refused_by,
         )
     excess = _excess(seen, settings)
     if excess is not None and now >= excess:

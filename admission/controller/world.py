@@ -1130,6 +1130,7 @@ class World:
         unready: int | None = None
         message = found_none = claims_more = ""
         waits: PodView | None = None
+        wanted: dict[str, PodView] = {}
         unplaced = 0
         unplaced_sets: set[str] = set()
         gated: list[Key] = []
@@ -1175,8 +1176,10 @@ class World:
                 if pod.unschedulable_since is not None and pod.pod_set not in pinned:
                     unplaced, found_none = unplaced + 1, found_none or pod.unschedulable_message
                     unplaced_sets.add(pod.pod_set)
-                elif pod.unschedulable_since is not None and (since is None or pod.unschedulable_since < since):
-                    since, message, waits = pod.unschedulable_since, pod.unschedulable_message, pod
+                elif pod.unschedulable_since is not None:
+                    wanted.setdefault(pod.pinned, pod)
+                    if since is None or pod.unschedulable_since < since:
+                        since, message, waits = pod.unschedulable_since, pod.unschedulable_message, pod
         done = self._done_of_due(job, succeeded)
         missing = self._missing_since(job, workload, there + done, now)
         if job is not None:
@@ -1191,6 +1194,7 @@ class World:
             unschedulable_since=since,
             unschedulable_message=message,
             shut_out=self._shut_out(waits, workload) if waits is not None and workload is not None else "",
+            refused_by=self._refused_by(wanted, workload) if wanted and workload is not None else (),
             unplaced=unplaced,
             unplaced_message=found_none,
             out_of_stock=self._elastic_of(workload, unplaced_sets),
@@ -1506,6 +1510,12 @@ class World:
             if given.name == pod.pod_set and (taint := refused_taint(taints, self._tolerations(value, given))):
                 return f"the taint {taint.text} keeps it off node {pod.pinned}"
         return ""
+
+    def _refused_by(self, wanted: Mapping[str, PodView], workload: WorkloadSeen) -> tuple[str, ...]:
+        """Of the nodes that pods wait for, those that have room for them: kube-scheduler knows something that nobody
+        does here. (How many volumes a node takes, what its driver reports, what an admission plugin added.)"""
+        there = sorted(wanted.keys() & self.nodes)
+        return tuple(n for n in there if not self.state.overfull(n) and not self._shut_out(wanted[n], workload))
 
     def _tolerations(self, value: Workload, given: PodSetAssignment) -> tuple[Toleration, ...]:
         """Of the pods of a pod set, as they are made."""

@@ -155,6 +155,10 @@ class State:
     def flavor(self, name: str) -> Flavor | None:
         return self.flavors.get(name)
 
+    def overfull(self, node: str) -> bool:
+        """Is more of a node taken than it has."""
+        return any(left < 0 for left in self._ledger.nodes.free(node).values())
+
     def local_queue(self, key: Key) -> LocalQueue | None:
         return self.local_queues.get(key)
 

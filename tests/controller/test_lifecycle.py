@@ -883,7 +883,9 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(
             job(**RUNNING),
             workload(**ADMITTED),
-            PodTally(live=2, unschedulable_since=NOW - 10_000, unschedulable_message="0/3 nodes"),
+            PodTally(
+                live=2, unschedulable_since=NOW - 10_000, unschedulable_message="0/3 nodes", refused_by=("n1", "n2")
+            ),
             queue="q",
         ),
         life.EvictWorkload(
@@ -891,6 +893,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             "A pinned pod could not be scheduled for 10 s: 0/3 nodes",
             backoff=True,
             cause="WaitForStart",
+            nodes=("n1", "n2"),
         ),
     ),
     "one whose node was drained: no try of its own": (

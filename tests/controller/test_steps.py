@@ -259,6 +259,43 @@ async def test_a_node_is_blamed_once_for_each_time_that_it_was_lost(world: World
         assert await blamed() == {"n1": True, "n2": False}
 
 
+@pytest.mark.parametrize(
+    ("before", "taken", "blamed"),
+    [
+        ((), False, {"n2": False}),
+        (("n2",), False, {"n2": True}),
+        (("n1",), False, {"n1": False, "n2": False}),
+        (("n2",), True, {"n2": False}),  # of this the next decision knows
+    ],
+)
+async def test_a_node_that_kube_scheduler_refuses_for_what_is_not_known_is_to_blame(
+    world: World, before: tuple[str, ...], taken: bool, blamed: dict[str, bool]
+) -> None:
+    """Else the gang would go there again, for ever, though others would do."""
+    earlier = [{"node": node, "until": rfc3339(NOW - 10 * MINUTE), "reason": ""} for node in before]
+    gang = await a_gang(world, **({"avoidNodes": earlier} if earlier else {}))
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "volume limits"}
+    waits = a_pod(gang, "b", pin="n2")
+    waits["status"]["conditions"] = [{**said, "lastTransitionTime": rfc3339(T0)}]
+    for pod in (a_pod(gang, "a", node="n1", phase="Running"), waits):
+        await world.put(pod)
+    if taken:
+        other = a_pod(gang, "other", node="n2", phase="Running")
+        other["metadata"] = {"name": "other", "namespace": "ml"}
+        other["spec"]["containers"] = template(16)["spec"]["containers"]
+        await world.put(other)
+
+    async def evicted() -> Json | None:
+        found = await stored(world)
+        return found if any(one["type"] == "Evicted" for one in found["status"]["conditions"]) else None
+
+    async with running(world):
+        found = await until(evicted)
+    told = found["status"].get("avoidNodes", ())
+    assert {one["node"]: one["until"] > rfc3339(NOW) for one in told} == blamed
+    assert all(one["until"] < rfc3339(NOW + 120 * MINUTE) for one in told), "it may take it in an hour"
+
+
 # ---------------------------------------------------------------- pods
 
 

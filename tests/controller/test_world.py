@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from admission.controller.actuate import AVOID_MS, blamed
+from admission.controller.actuate import AVOID_MS, REFUSED_MS, blamed
 from admission.controller.defaults import PriorityClassSeen
 from admission.controller.lifecycle import Beyond, Next, Reprioritize, Settings, SuspendJob, WorkloadView, next_step
 from admission.controller.silence import Silence
@@ -836,6 +836,9 @@ def test_a_node_is_avoided_from_the_second_loss_on_and_for_a_day() -> None:
     assert second[0].reason
     later = 3000 + 2 * AVOID_MS
     assert [(entry.node, entry.until) for entry in blamed(second, ("n2",), later)] == [("n2", later)]
+    refused = blamed(second, ("n1", "n2"), 3000, lost=False)
+    assert [(entry.node, entry.until) for entry in refused] == [("n1", 2000 + AVOID_MS), ("n2", 3000 + REFUSED_MS)]
+    assert "let no pod of this job come there" in refused[1].reason
 
 
 CHILD = JobView(
