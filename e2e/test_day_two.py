@@ -3,7 +3,9 @@ what they make anew."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -275,3 +277,30 @@ def test_a_right_that_is_taken_away_is_told_on_the_job_and_it_starts_when_that_i
     cp.wait(told, 30, "the job to be told which right is missing")
     cp.patch("clusterroles", "muster-controller", {"rules": role["rules"]})
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 1, 60, "it to run")
+
+
+def test_who_could_not_be_heard_of_while_the_api_server_was_away_has_his_time_anew(tmp_path: Path) -> None:
+    """Its kubelets say that its pods are ready when they are back, which is later than the controller."""
+    with ControlPlane(users={"muster": ("controllers",)}) as cp:
+        Installed.install(cp)
+        with Installed(cp, tmp_path) as muster:
+            cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+            teams(cp, {"team-a": 8})
+            muster.started(config={"waitForPodsReady": {"timeout": "15s", "recoveryTimeout": "15s"}})
+            cp.kill("kwok")
+            cp.create(job("team-a", "starts", seconds=None))
+            cp.wait(lambda: [p for p in cp.list("pods", "team-a") if p["spec"].get("nodeName")], 30, "it to be placed")
+            cp.kill("kube-apiserver")
+            time.sleep(16)
+            cp.restart("kube-apiserver")
+            for name in ("kube-controller-manager", "kube-scheduler"):
+                cp.restart(name)
+
+            def led() -> int:
+                return sum(line.get("event") == "leading" for line in muster.replicas[0].lines())
+
+            cp.wait(lambda: led() == 2, 60, "the controller to lead again")
+            time.sleep(3)
+            cp.restart("kwok")
+            cp.wait(lambda: len(running_pods(cp, "team-a")) == 1, 60, "it to run")
+            assert "Evicted" not in str(workload_of(cp, "team-a", "starts"))

@@ -702,9 +702,10 @@ class Controller:
                 except Exception:  # as where one decides, it is no reason to be blind
                     log.exception("not settled")
 
-    async def lead(self) -> None:
-        """Decide and write; until cancelled. Raises Fenced when a write met the fence, for somebody else may lead; and
-        MemoryError, after which the books may be wrong."""
+    async def lead(self, *, unheard: bool = False) -> None:
+        """Decide and write; until cancelled. unheard: a moment ago nobody could say anything to the API server. Raises
+        Fenced when a write met the fence, for somebody else may lead; and MemoryError, after which the books may be
+        wrong."""
         for informer in self.informers.values():
             await informer.synced.wait()
         self._turns()
@@ -712,6 +713,8 @@ class Controller:
         self.actuator.leads()
         self.world.knows_jobs()
         self.world.looks_anew()
+        if unheard:
+            self.world.heard_again(self.now())
         self.keeper.lets_go = False
         self.revision += 1
         log.info("leading", jobs=len(self.world.jobs), workloads=len(self.world.workloads))

@@ -865,8 +865,8 @@ def _unfit(seen: Sight, settings: Settings, now: int) -> EvictWorkload | None:
     over = ran_out(workload, now, seen.set_ahead)
     if over is not None:
         return over
-    since = pods.unschedulable_since
-    if since is not None and now - seen.set_ahead.now(since) >= settings.unschedulable_ms:
+    unschedulable = _unschedulable(seen, settings)
+    if unschedulable is not None and now >= unschedulable:
         if pods.shut_out:
             # Drained, mostly: neither a try that failed, nor a node that did.
             why = f"A pod could not come to its node for {settings.unschedulable_ms // 1000} s: {pods.shut_out}"
@@ -994,6 +994,15 @@ def _emptied(seen: Sight, settings: Settings) -> int | None:
     return None if pods.missing_since is None else seen.set_ahead.now(pods.missing_since) + settings.give_back_ms
 
 
+def _unschedulable(seen: Sight, settings: Settings) -> int | None:
+    """When a gang must leave of which a pinned pod cannot be placed; None while all can, or no node is heard of."""
+    since = seen.pods.unschedulable_since
+    if since is None or seen.heard_since is None:
+        return None
+    then = seen.set_ahead.now
+    return max(then(since), then(seen.heard_since)) + settings.unschedulable_ms
+
+
 def _excess(seen: Sight, settings: Settings) -> int | None:
     """When a gang with more pods than were admitted must leave; None while it has no more. Pods that take over from
     others may for a moment stand beside them; for longer they would use what nobody charges."""
@@ -1073,12 +1082,15 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
     # So it is where none is placed: by kube-scheduler, or by another that these alone ask for.
     made_since = max(then(made_since or 0), then(placed_since or 0))
     begins = max(then(pods.last_created_at), then(workload.value.admitted_at))
-    until = max(begins, made_since) + time
+    heard_since = then(seen.heard_since)
+    until = max(begins, made_since, heard_since) + time
     had = f"{time // 1000} s from the last one's creation"
-    if made_since > begins:
+    if heard_since > max(begins, made_since):
+        had = f"{time // 1000} s from when nodes were heard of again"
+    elif made_since > begins:
         had = f"{time // 1000} s from when pods were made, and placed, for others again"
     since = max(then(pods.unready_since or 0), then(pods.missing_since or 0))
-    since = max(since, then(seen.heard_since), made_since) if since else 0
+    since = max(since, heard_since, made_since) if since else 0
     if settings.recovery_ms is not None and since and since + settings.recovery_ms > until:
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
         return since + settings.recovery_ms, had, "WaitForRecovery"
@@ -1108,15 +1120,14 @@ def _unplaced(pods: PodTally) -> str:
 
 def _deadline(seen: Sight, settings: Settings) -> int | None:
     """When a rule of `_own_eviction` could first hold with nothing else changing."""
-    workload, pods = seen.workload, seen.pods
+    workload = seen.workload
     assert workload is not None
-    since = pods.unschedulable_since
     return earliest(
         _ready_deadline(seen, settings)[0],
         _excess(seen, settings),
         _emptied(seen, settings),
         _runs_out_at(workload, seen.set_ahead),
-        None if since is None else seen.set_ahead.now(since) + settings.unschedulable_ms,
+        _unschedulable(seen, settings),
         seen.lost_at,
         _spare_at(seen, settings),
         _looks_for_refusal_at(seen, settings),

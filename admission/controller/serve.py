@@ -189,7 +189,9 @@ async def serve(
 
         async def work() -> None:
             await try_to_prove()
-            await _together(controller.lead(), prove_on())
+            # Longer than it takes another to lead, where the last one was killed.
+            unheard = elector is not None and elector.unled > 2 * config.leader_election.lease_duration
+            await _together(controller.lead(unheard=unheard), prove_on())
 
         group.create_task(_campaign(elector, rival, work), name="campaign")
 

@@ -9,6 +9,7 @@ say nothing of the others, cordoned ones count as any, and a cluster of one node
 Since when it is over is read off the nodes: the earliest of those that are ready became so then. So a controller that
 began to look a moment ago knows it as well. But each kubelet writes that by its own clock, and one that is behind would
 have it over long ago, and all nodes that are still away lost with it: whoever saw it end knows that it was not before.
+So does who hears from an API server that was away: no node says that it was not heard of meanwhile.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class Silence:
         self._note(node)
         if silent and self.over_since is not None:
             self._ended_at = at
+
+    def ended(self, at: int) -> None:
+        """Nothing could be heard of any node before, whatever they say now; ms since the epoch."""
+        self._ended_at = at
 
     def _note(self, node: Node) -> None:
         if any(name == LEFT_OUT for name, _ in node.labels):

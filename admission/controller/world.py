@@ -379,6 +379,10 @@ class World:
         for since in (self._missing, self._refusals, self._behind, self._beyond, self._idle, self._spare, self._short):
             since.clear()
 
+    def heard_again(self, now: int) -> None:
+        """The API server was away, or put back to an earlier moment: of nodes and pods nothing could be heard."""
+        self._silence.ended(now)
+
     def _line_up(self, job_uid: str) -> None:
         """A job came or goes: its Workload stands in line for as long as it is there."""
         seen = self.workload_of_uid(job_uid)

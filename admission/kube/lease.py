@@ -65,6 +65,9 @@ class LeadershipLost(Exception):  # noqa: N818
 class LeaderElector:
     """Campaigns for one Lease. `holder` and `leading` are for metrics. Times are seconds.
 
+    unled: for how long the Lease had been renewed by nobody as it was taken last, by the API server's clock: while
+    nobody can write that, others cannot write what they have to say either.
+
     cut_off: for how long this replica has had no news of what it decides on, and of what: 0 while it has; infinite
     before it has seen all of it once, for then it cannot lead.
     on_change: called with the new holder's identity whenever it is seen to change ("" when nobody leads).
@@ -90,6 +93,7 @@ class LeaderElector:
             raise ValueError("lease_duration > renew_deadline > retry > 0 must hold")
         self.identity = f"{identity or 'muster'}_{uuid4()}"
         self.holder = ""
+        self.unled = 0.0
         self._client = client
         self._namespace = namespace
         self._name = name
@@ -283,10 +287,18 @@ class LeaderElector:
         if self._renewed_at is None:
             self._write_from = max(sent_at, self._other_until + self._client.write_timeout)
             self._taken_at, self._free_since = sent_at, None
+            self.unled = self._not_renewed_for(spec)
         self._renewed_at = sent_at
         self._seen = written
         self._tell(self.identity)
         return True
+
+    def _not_renewed_for(self, spec: dict[str, Any]) -> float:
+        try:
+            renewed = datetime.fromisoformat(str(spec["renewTime"]))
+            return max(0.0, (self._wall() - renewed).total_seconds())
+        except (KeyError, ValueError, TypeError):
+            return 0.0
 
     def _observe(self, lease: dict[str, Any] | None) -> None:
         """Notes what the lease says and when it came to say so."""

@@ -924,6 +924,21 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             cause="WaitForStart",
         ),
     ),
+    "or from when nodes were heard of again": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": NOW - 100_000}),
+            PodTally(live=2, ready=1, last_created_at=NOW - 90_000),
+            queue="q",
+            heard_since=NOW - 60_000,
+        ),
+        life.EvictWorkload(
+            "PodsReadyTimeout",
+            "Only 1 of 2 pods are ready, and they had 60 s from when nodes were heard of again",
+            backoff=True,
+            cause="WaitForStart",
+        ),
+    ),
     "and what kube-scheduler says of those whose nodes it is to choose": (
         Sight(
             job(**RUNNING),
@@ -1322,6 +1337,36 @@ LATER: dict[str, tuple[Sight, int | None]] = {
     "it runs, a pod of it finds no room on its node": (
         Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2, unschedulable_since=NOW - 9_000), "q"),
         NOW + 1_000,
+    ),
+    "it runs, one finds none, and nodes are heard of again": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(live=2, ready=2, unschedulable_since=NOW - 90_000),
+            "q",
+            heard_since=NOW - 1_000,
+        ),
+        NOW + 9_000,
+    ),
+    "it runs, one finds none, and none of the nodes is heard of": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(live=2, ready=2, unschedulable_since=NOW - 90_000),
+            "q",
+            heard_since=None,
+        ),
+        None,
+    ),
+    "it starts, and nodes are heard of again": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": NOW - 600_000}),
+            PodTally(live=2, last_created_at=NOW - 600_000),
+            queue="q",
+            heard_since=NOW - 1_000,
+        ),
+        NOW + 59_000,
     ),
     "it runs, and has a maximum": (
         Sight(

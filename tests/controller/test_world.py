@@ -589,6 +589,21 @@ def test_their_time_begins_anew_when_the_first_is_back() -> None:
     assert next_step(world.sight(KEY, 911_000), settings, 911_000) == Next(None, 905_000 + 60_000)
 
 
+def test_it_begins_anew_when_the_api_server_is_back_though_no_node_says_that_it_was_silent() -> None:
+    setting = on_n1(ready=False, unready_since=6000)
+    world, settings = setting.world, Settings(pods_ready_ms=60_000, recovery_ms=60_000)
+    for node in (down("n1", 5000), Node("n2", ready_since=1000)):
+        world.node_seen(node)
+    assert world.sight(KEY, 900_000).lost_nodes == ("n1",)
+    world.heard_again(900_000)
+    assert next_step(world.sight(KEY, 901_000), settings, 901_000) == Next(None, 900_000 + NODE_GONE_MS)
+    world.node_seen(Node("n1", ready_since=902_000, allocatable=(("gpu.example/gpu", 4),)))
+    assert next_step(world.sight(KEY, 903_000), settings, 903_000) == Next(None, 900_000 + 60_000)
+    world.node_gone("n2")
+    world.node_gone("n1")
+    assert world.sight(KEY, 904_000).lost_nodes == ("n1",)
+
+
 @pytest.mark.parametrize("behind_ms", [0, 3_600_000])
 def test_a_kubelet_whose_clock_is_behind_does_not_end_the_silence_before_it_was_seen_to(behind_ms: int) -> None:
     world = on_n1().world

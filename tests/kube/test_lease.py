@@ -412,6 +412,44 @@ def test_a_short_outage_costs_no_leadership():
     virtually(main)
 
 
+def test_who_takes_it_knows_for_how_long_nobody_renewed_it():
+    """After a crash somewhat longer than it lasts; after an outage as long as that was, whoever takes it then."""
+
+    async def main() -> None:
+        books, log = Books(), []
+        one, two = await one_before_two(books, log)
+        assert one.elector.unled == 0
+        await asyncio.sleep(60)
+        one.awake.clear()
+        await asyncio.sleep(60)
+        assert two.elector.leading
+        assert 15 <= two.elector.unled < 25
+        two.reachable = False
+        await asyncio.sleep(600)
+        two.reachable = True
+        await asyncio.sleep(60)
+        assert two.elector.leading
+        assert 600 <= two.elector.unled < 620
+
+    virtually(main)
+
+
+@pytest.mark.parametrize("said", [None, "", "yesterday", "2026-01-01T00:00:00"])
+def test_a_lease_that_does_not_say_when_it_was_renewed_was_so_a_moment_ago(said: str | None):
+    async def main() -> None:
+        books, log = Books(), []
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": said}
+        books.store({"metadata": {"name": "controller"}, "spec": spec})
+        one = Machine(books, name="one")
+        await asyncio.sleep(100)
+        start(one, log)
+        await asyncio.sleep(5)
+        assert one.elector.leading
+        assert one.elector.unled == 0
+
+    virtually(main)
+
+
 def test_a_lease_out_of_reach_is_told_once_and_so_is_its_return():
     async def main() -> None:
         one = Machine(Books(), name="one")
