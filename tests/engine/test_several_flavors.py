@@ -284,6 +284,23 @@ def test_who_comes_back_asks_nobody_who_could_not_evict_it(
     assert not +looks
 
 
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("on_nodes", [True, False])
+def test_nobody_is_evicted_from_a_flavor_that_another_pod_set_may_leave(on_nodes: bool, stops: bool) -> None:
+    """The driver could have what is free of either, the worker may use one alone. Not where the queue would rather
+    evict than try the next flavor."""
+    nodes = [of("one", "n1", 1), of("one", "n2", 1), of("two", "n3", 1)]
+    town = Town(*([ONE, TWO, *nodes] if on_nodes else [replace(one, elastic=True) for one in (ONE, TWO)]))
+    town.put(cohort("root"), queue("b", "root", [("one", {"gpu": 0})]))
+    town.put(queue("a", "root", both(2, 1), fungibility=Fungibility(stop_when_preempting=stops)))
+    town.put(gang("b1", "b"))
+    town.settle()
+    town.put(two_parts("mine", "a", 1, 1, only="one"))
+    assert town.decide().steps == 1, "it costs no other look"
+    assert town.settle() == stops
+    assert flavors_of(town, "mine") == {"driver": "one" if stops else "two", "worker": "one"}
+
+
 def test_room_is_kept_in_another_flavor_where_that_of_the_first_is_kept_for_another() -> None:
     """Who was passed over, and finds all of the first flavor kept for one that waits longer."""
     town = Town(*elastic("one", "two"), cohort("root"))
