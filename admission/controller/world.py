@@ -1726,8 +1726,8 @@ def _holds(value: Workload) -> tuple[bool, bool, bool]:
     return value.admission is not None, value.finished, bool(value.evicted)
 
 
-def _counts(value: Workload) -> tuple[bool, bool, int]:
-    return not value.finished, value.admission is not None, value.created
+def _counts(value: Workload) -> tuple[bool, bool, bool, int]:
+    return not value.finished, value.admitted and not value.evicted, value.admission is not None, value.created
 
 
 def _heard(job: JobView, *, stop: bool = False) -> bool:

@@ -745,19 +745,19 @@ class Filling(Run):
         return any(mine.holds(usage) or mine.share(usage, resources) < share for usage in wanted)
 
     def _least(self, rival: Workload, queue: ClusterQueue, held: Collection[FlavorResource]) -> list[Usage]:
-        """Of what is `held`, each that it might ask for, and the least that it would: of one pod set, with as few pods
-        as it may have."""
+        """Of what is `held`, each that it might ask for, and the least that it would: of one pod set that may use the
+        flavor, with as few pods as it may have."""
         out: list[Usage] = []
+        asks = [(part, self.state.turns(rival, queue.name, [part.pod_set.name])) for part in self.asks(rival, queue)]
         for flavor, resource in sorted(held):
             asked = (
                 dict(part.each).get(resource, 0) * min(part.count, part.pod_set.min_count or part.count)
-                for part in self.asks(rival, queue)
+                for part, open_to in asks
+                for group, turn in zip(queue.groups, open_to, strict=True)
+                if resource in group.covered and flavor in turn
             )
             least = min((amount for amount in asked if amount), default=0)
-            offers = any(
-                resource in group.covered and any(one.name == flavor for one in group.flavors) for group in queue.groups
-            )
-            if least and offers:
+            if least:
                 out.append({(flavor, resource): least})
         return out
 

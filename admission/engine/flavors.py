@@ -97,6 +97,11 @@ Oracle = Callable[[QuotaNode, FlavorResource, int], tuple[Mode, int]]
 borrowing height after it."""
 
 
+def nobody(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
+    """The oracle of a gang that may evict nobody."""
+    return Mode.NO_CANDIDATES, node.borrowing_height(fr, amount)[0]
+
+
 # ---------------------------------------------------------------- requests
 
 
@@ -519,13 +524,36 @@ class _Scan:
     # -------------------------------------------------------- quota
 
     def run(self, pod_sets: Sequence[PodSetRequest]) -> Assignment:
-        while True:
+        again = True
+        while again:
             assignment, again = self._round(pod_sets)
-            if not again:
-                assignment.turned_away = any(limit.misfits for limit in self.limits.values())
-                if len(_together(pod_sets)) == 1:
-                    assignment.said = self.answers
-                return assignment
+        if assignment.instead and assignment.mode in (Mode.PREEMPT, Mode.RECLAIM):
+            assignment = self._making_way(pod_sets, assignment)
+        assignment.turned_away = any(limit.misfits for limit in self.limits.values())
+        if len(_together(pod_sets)) == 1:
+            assignment.said = self.answers
+        return assignment
+
+    def _making_way(self, pod_sets: Sequence[PodSetRequest], assignment: Assignment) -> Assignment:
+        """Others would have to go for one pod set: does another of the gang leave it what it needs, and go elsewhere?
+        Not where the queue would rather evict than look further."""
+        fungibility, fitting = self.queue.fungibility, {one.name for one in assignment.pod_sets if one.mode is Mode.FIT}
+        if fungibility.stop_when_preempting:
+            return assignment
+        kept = self.limits, self.said, self.oracle
+        self.said, self.oracle = {}, nobody
+        for at in assignment.instead:
+            if at[0] not in fitting:
+                continue
+            self.limits, again = {**kept[0], at: Limit(Mode.NO_FIT, ())}, True
+            while again:
+                other, again = self._round(pod_sets)
+            better = is_preferred((other.mode, other.borrow), (assignment.mode, assignment.borrow), fungibility)
+            if other.mode is Mode.FIT and better:
+                assignment = other
+                break
+        self.limits, self.said, self.oracle = kept
+        return assignment
 
     @cached_property
     def only(self) -> ResourceGroup | None:

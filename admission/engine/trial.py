@@ -52,11 +52,6 @@ NONE = Found()
 """Nobody was looked for."""
 
 
-def _nobody(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
-    """The oracle of a gang that may evict nobody."""
-    return Mode.NO_CANDIDATES, node.borrowing_height(fr, amount)[0]
-
-
 def _anybody(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
     """The oracle where there is no choice of flavors: the search for victims itself will tell."""
     return Mode.PREEMPT, node.borrowing_height(fr, amount)[0]
@@ -246,7 +241,7 @@ class Run:
             queue,
             asked,
             cursor,
-            _nobody
+            scan.nobody
             if not evict
             else _anybody
             if self.rules.promises and all(len(group.flavors) == 1 for group in queue.groups)
@@ -403,7 +398,7 @@ class Run:
             queue,
             asked,
             (),
-            _nobody,
+            scan.nobody,
             workload=gang,
             flavors=self.state.flavors,
             rules=self.rules,
@@ -430,7 +425,7 @@ class Run:
                 queue,
                 scan.requests(gang, queue, self.rules, counts),
                 (),
-                _nobody,
+                scan.nobody,
                 workload=gang,
                 flavors=self.state.flavors,
                 rules=self.rules,

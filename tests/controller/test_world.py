@@ -1651,11 +1651,14 @@ def test_pods_of_a_jobset_that_somebody_else_has_started_are_of_its_gang(
     assert not gang_of(state)
 
 
-def test_of_several_workloads_of_a_job_that_counts_by_which_it_runs() -> None:
-    """Kueue makes another one where a job that runs grows."""
+@pytest.mark.parametrize("reserved", [False, True])
+def test_of_several_workloads_of_a_job_that_counts_by_which_it_runs(reserved: bool) -> None:
+    """Kueue makes another one where a job that runs grows, and gives it quota before it takes the first one's."""
     setting = Setting()
     world = setting.world
-    grows = replace(HOLDS, name="x", uid="x", admission=None, admitted=False, created=9)
+    grows = replace(
+        HOLDS, name="x", uid="x", admission=HOLDS.admission if reserved else None, admitted=False, created=9
+    )
     done = replace(HOLDS, name="a", uid="a", finished=True)
     setting.woken.clear()
     for one in (grows, done):
@@ -1667,7 +1670,7 @@ def test_of_several_workloads_of_a_job_that_counts_by_which_it_runs() -> None:
     assert (ORPHAN, "ns", "a") not in setting.woken
     beside = setting.state.workload(grows.key)
     assert beside is not None
-    assert not beside.active, "it would be given quota beside the one that counts"
+    assert reserved or not beside.active, "it would be given quota beside the one that counts"
     world.workload_lost(seen(HOLDS))
     assert (counts := world.workload_of(KEY)) is not None
     assert counts.key == ("ns", "x")

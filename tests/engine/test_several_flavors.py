@@ -256,11 +256,18 @@ def test_who_was_evicted_from_a_second_flavor_is_not_evicted_from_it_again(least
     assert town.admitted() == ["next"]
 
 
-@pytest.mark.parametrize("flavors", [("one", "three"), ("one", "two")], ids=["of other flavors", "of larger shares"])
+@pytest.mark.parametrize(
+    ("flavors", "quota", "only"),
+    [
+        pytest.param(("one", "three"), 0, "", id="of other flavors"),
+        pytest.param(("one", "two"), 0, "", id="of larger shares"),
+        pytest.param(("one", "two"), 8, "one", id="whose pods may use others alone"),
+    ],
+)
 def test_who_comes_back_asks_nobody_who_could_not_evict_it(
-    monkeypatch: pytest.MonkeyPatch, flavors: tuple[str, str]
+    monkeypatch: pytest.MonkeyPatch, flavors: tuple[str, str], quota: int, only: str
 ) -> None:
-    town = Town(*elastic("one", "two", "three"), cohort("root"))
+    town = Town(*(Flavor(one, (("pool", one),), elastic=True) for one in ("one", "two", "three")), cohort("root"))
     town.put(queue("a", "root", [("two", {"gpu": 4})]), queue("b", "root", [("two", {"gpu": 0})]))
     town.put(gang("long", "a", 4))
     town.settle()
@@ -273,15 +280,34 @@ def test_who_comes_back_asks_nobody_who_could_not_evict_it(
 
     monkeypatch.setattr(Filling, "look", counted)
     for at in range(5):
-        none: dict[str, int | Quota] = {"gpu": 0}
-        town.put(queue(f"q{at}", "root", [(one, none) for one in flavors]))
-        town.put(gang(f"g{at}", f"q{at}", 8, created=at + 2))
+        own: dict[str, dict[str, int | Quota]] = {one: {"gpu": quota if one == "two" else 0} for one in flavors}
+        town.put(queue(f"q{at}", "root", list(own.items())))
+        made = gang(f"g{at}", f"q{at}", 8, created=at + 2)
+        shape = replace(made.pod_sets[0].shape, node_selector=(("pool", only),) if only else ())
+        town.put(replace(made, pod_sets=(replace(made.pod_sets[0], shape=shape),)))
     town.settle()
     town.put(gang("back", "b", 4, created=1, evicted="Preempted", evicted_at=town.now))
     town.remove(Workload, ("ns", "long"))
     town.cycle()
     assert "back" in town.admitted()
     assert not +looks
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("on_nodes", [True, False])
+def test_nobody_is_evicted_from_a_flavor_that_another_pod_set_may_leave(on_nodes: bool, stops: bool) -> None:
+    """The driver could have what is free of either, the worker may use one alone. Not where the queue would rather
+    evict than try the next flavor."""
+    nodes = [of("one", "n1", 1), of("one", "n2", 1), of("two", "n3", 1)]
+    town = Town(*([ONE, TWO, *nodes] if on_nodes else [replace(one, elastic=True) for one in (ONE, TWO)]))
+    town.put(cohort("root"), queue("b", "root", [("one", {"gpu": 0})]))
+    town.put(queue("a", "root", both(2, 1), fungibility=Fungibility(stop_when_preempting=stops)))
+    town.put(gang("b1", "b"))
+    town.settle()
+    town.put(two_parts("mine", "a", 1, 1, only="one"))
+    assert town.decide().steps == 1, "it costs no other look"
+    assert town.settle() == stops
+    assert flavors_of(town, "mine") == {"driver": "one" if stops else "two", "worker": "one"}
 
 
 def test_room_is_kept_in_another_flavor_where_that_of_the_first_is_kept_for_another() -> None:
