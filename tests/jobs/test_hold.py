@@ -82,6 +82,14 @@ def test_a_labelled_job_is_created_suspended(suspend: bool | None, caller: Calle
     assert answer(None, job(label=None, suspend=suspend), caller, governed=True) == (None, True)
 
 
+@pytest.mark.parametrize("suspend", [False, True])
+def test_where_every_job_is_governed_its_maker_may_say_suspend_as_often_as_he_likes(suspend: bool) -> None:
+    """As the MPI operator does of its launcher, whenever it looks."""
+    held, runs = job(label=None), job(label=None, suspend=False, started=True)
+    assert answer(held, job(label=None, suspend=suspend), TENANT, governed=True) == (None, True)
+    assert answer(runs, job(label=None, suspend=suspend, started=True), TENANT, governed=True) == (None, False)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "caller", "refused", "suspended"),
     [
