@@ -273,6 +273,8 @@ def values_schema() -> Object:
                 "items": {"type": "integer", "minimum": 1, "maximum": 65535},
             },
             metricsFrom={"type": "array", "items": _FREE},
+            webhookFrom={"type": "array", "items": _FREE},
+            webFrom={"type": "array", "items": _FREE},
         ),
         visibility=_object((), enabled=_BOOL),
         metrics=_object(
@@ -345,6 +347,7 @@ def files() -> Iterator[tuple[str, str]]:
         ):
             yield f"{folder}/{part}.json", json.dumps(made, indent=1, ensure_ascii=False) + "\n"
     yield "files/namespaces.json", json.dumps(list(config.NEVER_GOVERNED), indent=1) + "\n"
+    yield "files/beside_webhook.json", json.dumps(list(policies.BESIDE_WEBHOOK), indent=1) + "\n"
     yield "files/switches.json", json.dumps(list(switches(values_schema())), indent=1) + "\n"
     yield "files/rules.json", json.dumps(monitoring.rules(), indent=1, ensure_ascii=False) + "\n"
     for board in monitoring.DASHBOARDS:

@@ -485,12 +485,12 @@ class Actuator:
             return True
         # Whoever deletes a job and lets its dependents be takes the owner's name from them too.
         for job_kind in KINDS:
-            try:
-                listed = await self._client.get(of_jobs(job_kind).path(seen.namespace))
-            except NotFound:
-                continue  # nobody installed it
-            if any(one["metadata"]["uid"] == uid for one in listed.get("items") or ()):
-                return False
+            pages = self._client.list_pages(of_jobs(job_kind).path(seen.namespace), bare=True)
+            async with aclosing(pages):
+                with suppress(NotFound):  # nobody installed it
+                    async for page in pages:
+                        if any(msgspec.json.decode(raw)["metadata"]["uid"] == uid for raw in page.items):
+                            return False
         return True
 
     async def unseen_pods(self, seen: WorkloadSeen) -> bool:

@@ -26,6 +26,9 @@ from admission.jobs.requests import of_jobset
 from admission.kube.client import Kind
 from admission.names import (
     CONTROLLER_UID_LABEL,
+    JOB_COMPLETION_INDEX,
+    JOBSET_JOB_INDEX_LABEL,
+    JOBSET_REPLICAS_LABEL,
     JOBSET_UID_LABEL,
     LABELS_OF_JOB,
     REQUEUED,
@@ -392,7 +395,7 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         ):
             since, message = millis(condition.get("lastTransitionTime")), str(condition.get("message", ""))
     gates = [gate.get("name") for gate in seen.spec.scheduling_gates or ()]
-    ours = values.gang_of(labels, names)
+    ours, usage = values.gang_of(labels, names), values.pod_usage(obj, names)
     return PodView(
         namespace=meta.namespace,
         name=meta.name,
@@ -413,10 +416,12 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         unready_since=unready,
         unschedulable_since=since,
         unschedulable_message=message[:200],
-        labels=_shared(tuple(sorted(labels.items()))) if not ours or names.topology_gate in gates else (),
+        labels=_kept_labels(labels, _RANK_LABELS if ours else None)
+        if (names.topology_gate in gates if ours else usage is not None)
+        else (),
         pod_set=labels.get(names.pod_set_label, "") if ours else "",
         pinned=_pinned(spec),
-        usage=values.pod_usage(obj, names),
+        usage=usage,
         stays_ms=_stays(seen.spec.tolerations or ()) if ours else None,
         failed=phase == "Failed",
     )
@@ -470,6 +475,18 @@ def _stays(tolerations: Sequence[dict[str, Any]]) -> int | None:
             ms = max(0, min(limits)) * 1000
             shortest = ms if shortest is None else min(shortest, ms)
     return shortest
+
+
+_RANK_LABELS = (JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, JOBSET_REPLICAS_LABEL)
+_MOST_LABELS, _FEW_LABELS = 256, 16
+"""Of a pod of others: Kubernetes knows no bound, and a selector that asks for one that is beyond does not find it here.
+Those of pods with few are shared; larger ones would stay when their pods are gone."""
+
+
+def _kept_labels(labels: dict[str, str], of: Sequence[str] | None) -> Pairs:
+    """Those of these keys, None: of any."""
+    pairs = sorted(labels.items() if of is None else ((key, labels[key]) for key in of if key in labels))
+    return _shared(tuple(pairs)) if len(pairs) <= _FEW_LABELS else tuple(pairs[:_MOST_LABELS])
 
 
 @lru_cache(maxsize=8192)

@@ -1042,6 +1042,26 @@ def kinds_kept(names: Names, settings: Settings) -> list[Object]:
     return _validating("muster-kinds", settings, {"resourceRules": [rule]}, ours, [("false", message)])
 
 
+BESIDE_WEBHOOK = (
+    "muster-priority-class",
+    "muster-kinds",
+    "muster-job-templates",
+    "muster-jobset-templates",
+    "muster-pod-deletes",
+    "muster-pod-evictions",
+    "muster-priority-namespaces",
+)
+"""Policies that refuse where a webhook holds, too. It does not see the class of gangs and our kinds; and while nobody
+answers it, jobs without our label get by, and with them our keys in their templates, and so do pods of others,
+deletions and evictions."""
+
+
+def beside_webhook(names: Names, settings: Settings | None = None) -> list[Object]:
+    """Those of BESIDE_WEBHOOK, and their bindings."""
+    made = policies(names, settings)
+    return [one for one in made if one["kind"].startswith("Validating") and one["metadata"]["name"] in BESIDE_WEBHOOK]
+
+
 def policies(names: Names, settings: Settings | None = None) -> list[Object]:
     """All policies and their bindings."""
     settings = settings or Settings()

@@ -221,12 +221,7 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
 
 
 BY_WEBHOOK = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
-BY_POLICY = {
-    "mutatingadmissionpolicies",
-    "mutatingadmissionpolicybindings",
-    "validatingadmissionpolicies",
-    "validatingadmissionpolicybindings",
-}
+BY_POLICY = {"mutatingadmissionpolicies", "mutatingadmissionpolicybindings"}
 
 MADE_BEFORE = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
 """The chart and `config/` make these, empty, and the controller fills them: nobody needs the right to create them,

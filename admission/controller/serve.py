@@ -157,13 +157,12 @@ async def serve(
             await started(replica)
 
         guards = [policies.priority_class(names)]
-        if mode == "policy":
-            guards += policies.policies(names, whose)
-            guards += [
-                {"kind": kind, "metadata": {"name": name}}
-                for name in config.required_policies
-                for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-            ]
+        guards += policies.policies(names, whose) if mode == "policy" else policies.beside_webhook(names, whose)
+        guards += [
+            {"kind": kind, "metadata": {"name": name}}
+            for name in config.required_policies
+            for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+        ]
 
         async def prove_it() -> None:
             can = mode == "webhook" or await policies_bound(client, pins)

@@ -111,7 +111,8 @@ class PodView(Value, frozen=True):
     unschedulable_since: int | None
     unschedulable_message: str
     labels: tuple[tuple[str, str], ...]
-    """Of a pod that waits for its host: they say which rank it has. And of pods of others, which may be selected."""
+    """Of a pod that waits for its host those that say which rank it has. And of pods of others that stand somewhere,
+    for they may be selected."""
     pod_set: str
     pinned: str
     """Node that its pin names."""

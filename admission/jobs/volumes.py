@@ -39,6 +39,8 @@ NO_VOLUME = LabelSelector((Requirement("", "In", ()),))
 _BOUND = "pv.kubernetes.io/bind-completed"
 _SELECTED = "volume.kubernetes.io/selected-node"
 _OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
+_NO_NAME = 254
+"""Nothing has a name of so many characters: who names it finds it not, and more is not kept."""
 _NOBODY_PROVISIONS = "kubernetes.io/no-provisioner"
 _ZONES = (
     ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
@@ -147,7 +149,7 @@ def claim(raw: Json, names: Names) -> tuple[Claim, tuple[str, ...]]:
         bound=bool(text(spec.get("volumeName"))) and _BOUND in notes,
         lost=text(obj(raw.get("status")).get("phase")) == "Lost",
         deleting="deletionTimestamp" in meta,
-        selected_node=notes.get(_SELECTED, ""),
+        selected_node=notes.get(_SELECTED, "")[:_NO_NAME],
         created=millis(meta.get("creationTimestamp")),
     )
     return value, tuple(problems)
@@ -193,7 +195,7 @@ def _kept(meta: Json, spec: Json, amounts: Json) -> Kept:
         size = 0
     said = texts(meta.get("annotations")).get(_OLD_CLASS)
     return Kept(
-        storage_class=text(spec.get("storageClassName")) if said is None else said,
+        storage_class=text(spec.get("storageClassName")) if said is None else said[:_NO_NAME],
         modes=frozenset(mode for mode in spec.get("accessModes") or () if isinstance(mode, str)),
         block=text(spec.get("volumeMode")) == "Block",
         size=size,

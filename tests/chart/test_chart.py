@@ -82,7 +82,12 @@ MATRIX: dict[str, Object] = {
         "networkPolicy": {"metricsFrom": [{"podSelector": {"matchLabels": {"a": "b"}}}]},
     },
     "closed": {
-        "networkPolicy": {"apiServerPorts": [6443], "metricsFrom": [{"podSelector": {"matchLabels": {"a": "b"}}}]}
+        "networkPolicy": {
+            "apiServerPorts": [6443],
+            "metricsFrom": [{"podSelector": {"matchLabels": {"a": "b"}}}],
+            "webhookFrom": [{"ipBlock": {"cidr": "10.0.0.0/28"}}],
+            "webFrom": [{"ipBlock": {"cidr": "10.0.0.0/28"}}, {"podSelector": {"matchLabels": {"a": "proxy"}}}],
+        }
     },
     "open": {
         "networkPolicy": {"enabled": False},
@@ -307,12 +312,16 @@ def test_kinds_and_policies_are_the_programs(row: str) -> None:
         "kueue",
         "kueue-without-defaulting",
         "defaulting",
+        "webhook",
+        "governed-webhook",
+        "kueue-webhook",
     ],
 )
 def test_the_policies_are_those_that_the_program_looks_for(row: str, namespace: str) -> None:
     made = bare(objects := template(MATRIX[row], namespace=namespace))
     file = load_config(of(objects, "ConfigMap", "muster-controller")["data"]["config.yaml"])
-    expected = bare(policies.policies(file.names, policy_settings(file, namespace)))
+    wanted = policies.policies if file.hold == "policy" else policies.beside_webhook
+    expected = bare(wanted(file.names, policy_settings(file, namespace)))
     there = {key: one for key, one in made.items() if "AdmissionPolicy" in key[0]}
     asked_for = {name for _, name in there} - {name for _, name in expected}
     assert {key: one for key, one in there.items() if key in expected} == expected
@@ -766,6 +775,10 @@ def test_values_reach_the_pods() -> None:
     closed = of(rendered("closed"), "NetworkPolicy", "muster-controller")["spec"]
     assert [port["port"] for port in closed["egress"][-1]["ports"]] == [6443]
     assert closed["ingress"][0]["from"] == MATRIX["closed"]["networkPolicy"]["metricsFrom"]
+    said = MATRIX["closed"]["networkPolicy"]
+    assert [rule.get("from") for rule in closed["ingress"]] == [said["metricsFrom"], None, said["webhookFrom"]]
+    (page,) = of(rendered("closed"), "NetworkPolicy", "muster-web")["spec"]["ingress"]
+    assert page["from"] == said["webFrom"]
     one = of(rendered("one-closed-port"), "NetworkPolicy", "muster-controller")["spec"]["ingress"]
     assert [rule.get("from") for rule in one if rule["ports"][0]["port"] == 9000] == [closed["ingress"][0]["from"]]
     admins = of(rendered("open"), "ClusterRoleBinding", "muster-queue-admins")

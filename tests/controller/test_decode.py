@@ -328,6 +328,29 @@ def test_a_pod_is_unready_since_what_failed(second: dict, since: int, code: int)
     obj = pod({"nodeName": "n", "containers": [{"name": "a"}, {"name": "b"}]}, status)
     seen = decode.pod(NAMES, msgspec.Raw(json.dumps(obj).encode()))
     assert (seen.ready, seen.unready_since) == (False, 1767225600000 + 1000 * (5 if code else since))
+MANY = {f"example.com/{i:05}": "x" * 63 for i in range(10_000)}
+GATED = {"schedulingGates": [{"name": NAMES.topology_gate}]}
+RANK = {
+    "batch.kubernetes.io/job-completion-index": "1",
+    "jobset.sigs.k8s.io/job-index": "2",
+    "jobset.sigs.k8s.io/replicatedjob-replicas": "3",
+}
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels", "kept"),
+    [
+        ({"nodeName": "n"}, MANY, sorted(MANY.items())[:256]),
+        ({"nodeName": "n"}, {"a": "b"}, [("a", "b")]),
+        (None, MANY, []),  # it stands nowhere yet
+        ({"nodeName": "n", **GATED}, pod()["metadata"]["labels"] | MANY | RANK, sorted(RANK.items())),
+        ({"nodeName": "n"}, pod()["metadata"]["labels"] | MANY, []),
+    ],
+)
+def test_of_the_labels_of_pods_so_many_are_kept(spec: dict | None, labels: dict, kept: list) -> None:
+    """Kubernetes knows no bound: a few hundred pods with all that an object may have would fill the memory."""
+    seen = decode.pod(NAMES, msgspec.Raw(json.dumps(pod(spec, labels=labels)).encode()))
+    assert list(seen.labels) == kept
 
 
 def lost(taint: str, seconds: int | None, effect: str = "NoExecute") -> dict:

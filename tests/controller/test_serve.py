@@ -25,7 +25,7 @@ from admission.api import crd
 from admission.api.config import load_config
 from admission.controller import certificates, rival
 from admission.controller.certificates import CA_CERT, CERT, KEY
-from admission.controller.policies import priority_class
+from admission.controller.policies import beside_webhook, priority_class
 from admission.controller.proof import Held, Mode, policies_bound, policies_served, prove, says_nothing
 from admission.controller.serve import Replica, serve, told_by_loop
 from admission.controller.setup import settings_of
@@ -356,6 +356,46 @@ async def test_the_class_of_gangs_is_missed_without_which_their_pods_are_refused
         await until(missed)
         await client.create(CLASSES, priority_class(NAMES))
         await until(proven)
+
+
+def a_kind(plural: str, kind: str) -> dict[str, Any]:
+    """A CRD by which the sandbox serves, and keeps, what the API server would judge by."""
+    group = "admissionregistration.k8s.io"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "names": {"plural": plural, "kind": kind},
+            "scope": "Cluster",
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+@pytest.mark.parametrize("gone", ["muster-job-templates", "muster-bare-pods"])
+async def test_what_refuses_beside_the_webhook_is_missed(gone: str) -> None:
+    plurals = {GUARD: "validatingadmissionpolicies", f"{GUARD}Binding": "validatingadmissionpolicybindings"}
+    root = "/apis/admissionregistration.k8s.io/v1"
+    made = [*beside_webhook(NAMES), *({"kind": kind, "metadata": {"name": "muster-bare-pods"}} for kind in plurals)]
+    text = "holdProofPeriod: 100ms\nrequiredPolicies: [muster-bare-pods]\n"
+    async with served(text, kinds=[a_kind(plural, kind) for kind, plural in plurals.items()]) as (client, replica):
+
+        async def proven() -> bool:
+            return replica.held is not None and replica.held.holds
+
+        async def missed() -> bool:
+            found = replica.held
+            return found is not None and not found.holds and f"install {GUARD} {gone} again" in found.message
+
+        for one in made:
+            path = f"{root}/{plurals[one['kind']]}"
+            await client.create(path, {"spec": {}, **one, "apiVersion": root.removeprefix("/apis/")}, fenced=False)
+        await until(proven)
+        await client.delete(f"{root}/{plurals[GUARD]}/{gone}")
+        await until(missed)
 
 
 async def test_what_was_not_held_at_first_is_proven_soon_again_and_not_after_a_whole_period() -> None:

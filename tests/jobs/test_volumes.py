@@ -57,6 +57,14 @@ def storage_class(name: str, waits: bool, provisioner: str = "csi.example.com", 
     return {**out, "volumeBindingMode": "WaitForFirstConsumer" if waits else "Immediate"}
 
 
+def test_what_names_nothing_that_can_be_is_not_kept() -> None:
+    """Annotations have 256 KiB, and anybody may make claims."""
+    raw = claim(node="n" * 200_000)
+    raw["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"] = "c" * 50_000
+    seen, _ = volumes.claim(raw, NAMES)
+    assert len(seen.selected_node) == len(seen.wants.storage_class) == 254
+
+
 def here(key: str, *named: str) -> Json:
     return {"matchExpressions": [{"key": key, "operator": "In", "values": list(named)}]}
 
