@@ -26,6 +26,10 @@ from admission.jobs.requests import of_jobset
 from admission.kube.client import Kind
 from admission.names import (
     CONTROLLER_UID_LABEL,
+    JOB_COMPLETION_INDEX,
+    JOBSET_LABELS,
+    JOBSET_NAME_LABEL,
+    JOBSET_REPLICATED_JOB_LABEL,
     JOBSET_UID_LABEL,
     LABELS_OF_JOB,
     REQUEUED,
@@ -404,7 +408,7 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         unready_since=unready,
         unschedulable_since=since,
         unschedulable_message=message[:200],
-        labels=_shared(tuple(sorted(labels.items()))) if not ours or names.topology_gate in gates else (),
+        labels=_shared(_of_all(labels) if ours and names.topology_gate not in gates else tuple(sorted(labels.items()))),
         pod_set=labels.get(names.pod_set_label, "") if ours else "",
         pinned=_pinned(spec),
         usage=values.pod_usage(obj, names),
@@ -437,9 +441,20 @@ def _stays(tolerations: Sequence[dict[str, Any]]) -> int | None:
     return shortest
 
 
+_OF_JOBSET = (JOBSET_NAME_LABEL, JOBSET_UID_LABEL, JOBSET_REPLICATED_JOB_LABEL)
+
+
+def _of_all(labels: dict[str, str]) -> Pairs:
+    """Labels of a gang's pod, without what tells it from the others of its pod set."""
+    own = {JOB_COMPLETION_INDEX}
+    if of_jobset(labels):
+        own.update(LABELS_OF_JOB, (key for key in labels if key.startswith(JOBSET_LABELS) and key not in _OF_JOBSET))
+    return tuple(sorted((key, "" if key in own else value) for key, value in labels.items()))
+
+
 @lru_cache(maxsize=8192)
 def _shared(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """One value for all that are equal: most pods of others are many of a kind."""
+    """One value for all that are equal: most pods are many of a kind."""
     return labels
 
 

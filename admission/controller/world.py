@@ -111,7 +111,8 @@ class PodView(Value, frozen=True):
     unschedulable_since: int | None
     unschedulable_message: str
     labels: tuple[tuple[str, str], ...]
-    """Of a pod that waits for its host: they say which rank it has. And of pods of others, which may be selected."""
+    """By which it may be selected. Those that differ from pod to pod of a gang have no value there, but while it waits
+    for its host: they say which rank it has."""
     pod_set: str
     pinned: str
     """Node that its pin names."""
@@ -419,6 +420,8 @@ class World:
             self._job_of_workload[seen.uid] = job_uid
         self._index_nodes(seen)
         self._stands(("gang", *seen.key), stands_of(seen.view.value))
+        if old is None or _holds(old.view.value) != _holds(seen.view.value):
+            self._pods_stand(seen)
         counted = self.state.workload(seen.key)
         self.state.apply(Put(self.laid(seen.view.value)))
         if self._as_counted(counted, self.state.workload(seen.key)):
@@ -473,6 +476,7 @@ class World:
         self._others_changed(job_uid, seen.key)
         self._pods_follow(job_uid)
         self._job_of_workload.pop(seen.uid, None)
+        self._pods_stand(seen)
         if job_uid and (owner := (seen.namespace, seen.uid)) in self._pods_of_owner:
             self._left[owner] = job_uid
 
@@ -648,7 +652,7 @@ class World:
 
     def _everybody(self) -> Iterable[tuple[Who, tuple[Stand, ...]]]:
         for key, pod in self._pods.items():
-            yield ("pod", *key), _stand(pod)
+            yield ("pod", *key), self._stand(pod)
         for key, one in self.workloads.items():
             yield ("gang", *key), stands_of(one.view.value)
 
@@ -656,6 +660,23 @@ class World:
         if touched := self._neighbours.stands(who, there):
             self._unlaid |= touched
             self._dirty()
+
+    def _stand(self, pod: PodView) -> tuple[Stand, ...]:
+        """Where a pod stands that no reservation speaks for: pods of others, and those of a gang on nodes that
+        kube-scheduler chose, or that it gave back."""
+        usage, gang = pod.usage, pod.workload_uid
+        if usage is None:
+            return ()
+        if gang and pod.pinned:
+            seen = self.workload_of_uid(self._job_of_workload.get(gang, ""))
+            if seen is not None and seen.uid == gang and _holds(seen.view.value)[:2] == (True, False):
+                return ()
+        return (Stand(pod.namespace, pod.labels, (usage.node,), usage.apart if gang else (), gang),)
+
+    def _pods_stand(self, seen: WorkloadSeen) -> None:
+        """A gang got nodes, or gave them back."""
+        for key, pod in self._pods_of_owner.get((seen.namespace, seen.uid), {}).items():
+            self._stands(("pod", *key), self._stand(pod))
 
     def _depends(self, key: Key, sources: frozenset[Source]) -> None:
         self._unlaid.discard(key)
@@ -677,7 +698,7 @@ class World:
             self._pods_of_owner.setdefault(owner, {})[key] = pod
         self._stands_free(old, pod)
         self._book(key, old.usage if old is not None else None, pod)
-        self._stands(("pod", *key), _stand(pod))
+        self._stands(("pod", *key), self._stand(pod))
         self._lay(pod)
         if pod.terminating:
             self._less_held_up(self._job_of_workload.get(pod.workload_uid, ""))
@@ -1750,13 +1771,6 @@ def _standing(job: JobView) -> tuple[bool, bool, bool, bool, bool]:
 def _owners(pod: PodView) -> list[Owner]:
     """What its labels say, of its own namespace: a pod could name the gang of another tenant."""
     return [(pod.namespace, uid) for uid in (pod.owner_uid, pod.jobset_uid, pod.workload_uid) if uid]
-
-
-def _stand(pod: PodView) -> tuple[Stand, ...]:
-    """Where a pod of others stands. Those of gangs stand where their gang does."""
-    if pod.usage is None or pod.workload_uid:
-        return ()
-    return (Stand(pod.namespace, pod.labels, (pod.usage.node,)),)
 
 
 def _carries(child: JobView) -> bool:

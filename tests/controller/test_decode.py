@@ -9,9 +9,10 @@ import pytest
 
 from admission.controller import decode
 from admission.jobs import values
-from admission.names import JOBSET_NAME_LABEL, KUEUE_GROUP, Names
+from admission.names import JOB_COMPLETION_INDEX, JOBSET_NAME_LABEL, KUEUE_GROUP, Names
 
 NAMES = Names(KUEUE_GROUP)
+MARKS = {NAMES.managed_label: "true", NAMES.workload_uid_label: "u-1", NAMES.pod_set_label: "main"}
 TEMPLATE = {"spec": {"containers": [{"name": "c", "image": "c", "resources": {"requests": {"cpu": "500m"}}}]}}
 
 
@@ -198,7 +199,7 @@ def pod(spec: dict | None = None, status: dict | None = None, **meta) -> dict:
             "uid": "u-2",
             "resourceVersion": "8",
             "creationTimestamp": "2026-01-01T00:00:01Z",
-            "labels": {NAMES.managed_label: "true", NAMES.workload_uid_label: "u-1", NAMES.pod_set_label: "main"},
+            "labels": MARKS,
             "ownerReferences": [{"kind": "Job", "name": "train", "controller": True, "uid": "job-1"}],
             "managedFields": [{"manager": "somebody", "fieldsV1": {"f:spec": {}}}],
             **meta,
@@ -265,6 +266,21 @@ def test_a_pod_holds_what_its_full_form_says(obj: dict, said: dict) -> None:
     seen = decode.pod(NAMES, msgspec.Raw(json.dumps(obj).encode()))
     assert seen.usage == values.pod_usage(obj, NAMES)
     assert {name: getattr(seen, name) for name in said} == said
+
+
+@pytest.mark.parametrize(
+    ("alike", "own"),
+    [
+        ({"app": "x", "job-name": "a"}, {JOB_COMPLETION_INDEX: "3"}),
+        ({"app": "x", JOBSET_NAME_LABEL: "s"}, {"jobset.sigs.k8s.io/job-index": "7", "job-name": "s-w-7"}),
+    ],
+)
+def test_of_the_labels_of_a_gangs_pod_those_are_kept_that_all_of_them_have(alike: dict, own: dict) -> None:
+    """There are many: each by itself would be held with all that it says. While it is gated they are its rank."""
+    spec = {"schedulingGates": [{"name": NAMES.topology_gate}]}
+    for more, kept in (({}, dict.fromkeys(own, "")), (spec, own)):
+        seen = decode.pod(NAMES, msgspec.Raw(json.dumps(pod(more, labels=MARKS | alike | own)).encode()))
+        assert dict(seen.labels) == MARKS | alike | kept
 
 
 def lost(taint: str, seconds: int | None, effect: str = "NoExecute") -> dict:

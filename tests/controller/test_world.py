@@ -270,6 +270,53 @@ def test_gangs_count_by_their_reservations_but_for_those_that_keep_it_away_thems
     assert affinity_of(world) is None, "its own pods are not others"
 
 
+MINE = (("app", "x"),)
+
+
+def of_gang(name: str, node: str, gang: str, **said: Any) -> PodView:
+    usage = PodUsage(("ns", name), name, node, (), gang)
+    return pod(name, workload_uid=gang, owner_uid="", held_by="", node=node, labels=MINE, usage=usage, **said)
+
+
+@pytest.mark.parametrize("levels", [(), ("rack",), (HOSTNAME_LABEL,)])
+@pytest.mark.parametrize("pods_first", [False, True])
+def test_pods_of_gangs_stand_where_they_are_unless_their_reservation_says_so(
+    levels: tuple[str, ...], pods_first: bool
+) -> None:
+    """On elastic flavors, and within domains wider than a node, kube-scheduler chooses; and whoever ends when its gang
+    has given its nodes back is there."""
+    world = of_others(rules(apart=(AntiAffinity("zone", APP, ("ns",)),))).world
+    placed = TopologyAssignment(levels, (Domain(("n2" if levels == (HOSTNAME_LABEL,) else "r1",), 2),))
+    given = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (), 2, placed if levels else None),))
+    holds = replace(HOLDS, name="other", uid="o", job_uid="o", admission=given, pod_sets=(PodSet("main", 2, rules()),))
+    stands = of_gang("a", "n2", "o", pinned="n2" if levels == (HOSTNAME_LABEL,) else "")
+    comes = [lambda: world.workload_seen(seen(holds)), lambda: world.pod_seen(stands)]
+    for one in reversed(comes) if pods_first else comes:
+        one()
+    there = ((Requirement("zone", "NotIn", ("z2",)),),)
+    assert affinity_of(world) == there
+    world.workload_seen(seen(replace(holds, admission=None)))
+    assert affinity_of(world) == there, "it still ends there"
+    world.workload_lost(seen(replace(holds, admission=None)))
+    assert affinity_of(world) == there
+    world.pod_seen(replace(stands, usage=None, done=True))
+    assert affinity_of(world) is None
+
+
+def test_a_gang_that_waits_goes_where_pods_of_its_last_start_linger() -> None:
+    """On a node that is lost. While it runs they are not others."""
+    near = rules(near=(AntiAffinity("zone", APP, ("ns",)),))
+    world = of_others(near).world
+    world.pod_seen(of_gang("a", "n1", "v", terminating=True))
+    assert affinity_of(world) == ((Requirement("zone", "In", ("z1",)),),)
+    held = replace(HOLDS, name="v", uid="v", job_uid="", pod_sets=(PodSet("main", 2, near),))
+    world.workload_seen(seen(held))
+    assert affinity_of(world) is None
+    world.workload_seen(seen(replace(held, admission=None)))
+    world.pod_lost(of_gang("a", "n1", "v"))
+    assert affinity_of(world) is None
+
+
 def test_what_a_deleted_job_held_is_free_when_its_last_pod_is_gone() -> None:
     setting = Setting()
     world = setting.world
