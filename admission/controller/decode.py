@@ -21,7 +21,7 @@ from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, WorkloadSeen
 from admission.engine.model import Pairs, PodSet
 from admission.jobs import devices, pins, values, volumes
-from admission.jobs.kinds import KIND_OF, JobKind, JobView, containers_of, labels_of, millis, obj, view
+from admission.jobs.kinds import KIND_OF, JobKind, JobView, containers_of, labels_of, millis, obj, text, view
 from admission.jobs.requests import of_jobset
 from admission.kube.client import Kind
 from admission.names import (
@@ -301,6 +301,10 @@ class _PodMeta(msgspec.Struct, rename="camel"):
     owner_references: list[dict[str, Any]] | None = None
 
 
+class _Volume(msgspec.Struct, rename="camel"):
+    persistent_volume_claim: Any = None
+
+
 class _PodSpec(msgspec.Struct, rename="camel"):
     node_name: Any = None
     containers: Any = None
@@ -310,6 +314,7 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     affinity: Any = None
     tolerations: list[dict[str, Any]] | None = None
     scheduling_gates: list[dict[str, Any]] | None = None
+    volumes: list[_Volume] | None = None
 
 
 class _ContainerStatus(msgspec.Struct, rename="camel"):
@@ -414,7 +419,13 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         usage=values.pod_usage(obj, names),
         stays_ms=_stays(seen.spec.tolerations or ()) if ours else None,
         failed=phase == "Failed",
+        claims=_claims(seen.spec.volumes or ()),
     )
+
+
+def _claims(volumes: Sequence[_Volume]) -> tuple[str, ...]:
+    said = [obj(one.persistent_volume_claim) for one in volumes if one.persistent_volume_claim is not None]
+    return tuple(sorted({text(one.get("claimName")) for one in said} - {""})) if said else ()
 
 
 def _resized(containers: Sequence[_ContainerStatus] | None) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ from admission.jobs.devices import Devices, Listed, Touched, of_classes
 from admission.jobs.kinds import JOB, JOBSET, KIND_OF, JobKey, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.values import LOST_TAINTS
-from admission.jobs.volumes import Source, Storage, Stored, names_claims
+from admission.jobs.volumes import Source, Storage, Stored, User, names_claims, use_of
 from admission.kube.clock import NOT_SET, SetAhead
 from admission.names import HOSTNAME_LABEL
 
@@ -123,6 +123,8 @@ class PodView(Value, frozen=True):
     """Done, and not because it succeeded: mostly another one takes its place."""
     ends_at: int = 0
     """When its grace period is over, of one that was told to end; else 0."""
+    claims: tuple[str, ...] = ()
+    """PersistentVolumeClaims that it names, sorted."""
 
 
 _decode_status = msgspec.json.Decoder(dict[str, Any]).decode
@@ -420,6 +422,7 @@ class World:
             self._job_of_workload[seen.uid] = job_uid
         self._index_nodes(seen)
         self._stands(("gang", *seen.key), stands_of(seen.view.value))
+        self._uses(*use_of(seen.view.value))
         if old is None or _holds(old.view.value) != _holds(seen.view.value):
             self._pods_stand(seen)
         counted = self.state.workload(seen.key)
@@ -450,6 +453,7 @@ class World:
         self._depends(seen.key, frozenset())
         self._neighbours.forget(seen.key)
         self._stands(("gang", *seen.key), ())
+        self._uses(("Workload", *seen.key), ())
         for node in self._devices_held.pop(seen.key, {}):
             self._leaves(seen.key, node)
         held_room = held.view.value.admission is not None and not held.view.value.finished
@@ -547,6 +551,14 @@ class World:
         for source in self.storage.change(old, new):
             self._unlaid |= self._mounted_by.get(source, set())
         if self._unlaid:
+            self._dirty()
+
+    def _uses(self, who: User, names: Collection[str]) -> None:
+        """Somebody uses these PersistentVolumeClaims, or none any more."""
+        touched = self.storage.uses(who, names)
+        for source in touched:
+            self._unlaid |= self._mounted_by.get(source, set())
+        if touched:
             self._dirty()
 
     def devices_changed(self, old: Listed | None, new: Listed | None) -> None:
@@ -699,6 +711,7 @@ class World:
         self._stands_free(old, pod)
         self._book(key, old.usage if old is not None else None, pod)
         self._stands(("pod", *key), self._stand(pod))
+        self._uses(("Pod", *key), pod.claims if pod.node and not pod.done else ())
         self._lay(pod)
         if pod.terminating:
             self._less_held_up(self._job_of_workload.get(pod.workload_uid, ""))
@@ -716,6 +729,7 @@ class World:
         if old is not None and old.usage is not None:
             self.apply(Gone(PodUsage, key))
         self._stands(("pod", *key), ())
+        self._uses(("Pod", *key), ())
         self._lay(old or pod)
         self._less_held_up(self._job_of_workload.get(pod.workload_uid, ""))
         self._wake_pod(pod)

@@ -248,6 +248,11 @@ PORT = {"name": "c", "ports": [{"hostPort": 80}]}
         ),
         (pod({"schedulingGates": [{"name": NAMES.topology_gate}]}), {"gated": True}),
         (
+            pod({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "b"}}, {"name": "x", "emptyDir": {}},
+                             {"name": "w", "persistentVolumeClaim": {"claimName": "a", "readOnly": True}}]}),
+            {"claims": ("a", "b")},
+        ),
+        (
             pod(None, {"conditions": [{"type": "Ready", "status": "True"}]}, labels=None, ownerReferences=None),
             {"ready": True, "held_by": ""},
         ),

@@ -57,7 +57,7 @@ from admission.engine.model import (
 from admission.engine.state import State
 from admission.jobs import devices
 from admission.jobs.kinds import JobKey, JobView
-from admission.jobs.volumes import Claim, Volume
+from admission.jobs.volumes import Claim, Kept, Volume
 from admission.names import HOSTNAME_LABEL, OF_DEVICE_CLASS
 
 GIVEN = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 2),))
@@ -182,6 +182,44 @@ def test_only_who_names_a_claim_is_looked_at_when_it_changes() -> None:
     put.clear()
     world.lay(seen=True)
     assert put == []
+
+
+def test_a_claim_of_one_pod_is_waited_for_while_another_uses_it() -> None:
+    """kube-scheduler lets no second one in. A gang has it from its reservation on, its pods while they are there."""
+    setting = Setting()
+    world = setting.world
+
+    def waits_for(modes: tuple[str, ...] = ("ReadWriteOncePod",), name: str = "v") -> str:
+        held = world.storage.claims.get(("ns", "data"))
+        world.storage_changed(held, Claim("ns", "data", wants=Kept(modes=frozenset(modes)), volume="pv", bound=True))
+        world.lay(seen=True)
+        shown = setting.state.workload(("ns", name))
+        assert shown is not None
+        return shown.unbound.removeprefix("PersistentVolumeClaim data is ReadWriteOncePod, and ")
+
+    world.storage_changed(None, Volume("pv"))
+    names = PodShape(requests=(("gpu", 1),), claims=("data",))
+    waits = replace(HOLDS, name="v", uid="v", job_uid="", admission=None, pod_sets=(PodSet("main", 1, names),))
+    held = replace(waits, name="w", uid="w1", job_uid="j1", admission=GIVEN)
+    world.workload_seen(seen(waits))
+    assert waits_for() == ""
+    mine, other = pod("mine", claims=("data",)), pod("other", workload_uid="", owner_uid="", claims=("data", "more"))
+    for one in (replace(other, node=""), replace(other, done=True), replace(other, namespace="elsewhere")):
+        world.pod_seen(one)
+        assert waits_for() == ""
+    world.pod_seen(other)
+    assert waits_for(("ReadWriteMany",)) == ""
+    assert waits_for() == "Pod other uses it"
+    world.pod_lost(other)
+    assert waits_for() == ""
+    world.workload_seen(seen(held))
+    assert waits_for() == "Workload w uses it"
+    world.pod_seen(mine)
+    assert waits_for(name="w") == "", "its own pod is in nobody's way"
+    world.workload_seen(seen(replace(held, admission=None)))
+    assert waits_for() == waits_for(name="w") == "Pod mine uses it", "it lingers"
+    world.pod_seen(replace(mine, done=True))
+    assert waits_for() == waits_for(name="w") == ""
 
 
 AT_ZONES = [Node(f"n{i}", labels=((HOSTNAME_LABEL, f"n{i}"), ("zone", f"z{i}"))) for i in range(4)]
