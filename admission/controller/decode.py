@@ -21,14 +21,17 @@ from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, WorkloadSeen
 from admission.engine.model import Pairs, PodSet
 from admission.jobs import devices, pins, values, volumes
-from admission.jobs.kinds import KIND_OF, JobKind, JobView, containers_of, labels_of, millis, obj, view
+from admission.jobs.kinds import KIND_OF, JobKind, JobView, containers_of, labels_of, millis, obj, text, view
 from admission.jobs.requests import of_jobset
 from admission.kube.client import Kind
 from admission.names import (
     CONTROLLER_UID_LABEL,
     JOB_COMPLETION_INDEX,
     JOBSET_JOB_INDEX_LABEL,
+    JOBSET_LABELS,
+    JOBSET_NAME_LABEL,
     JOBSET_REPLICAS_LABEL,
+    JOBSET_REPLICATED_JOB_LABEL,
     JOBSET_UID_LABEL,
     LABELS_OF_JOB,
     REQUEUED,
@@ -300,6 +303,10 @@ class _PodMeta(msgspec.Struct, rename="camel"):
     owner_references: list[dict[str, Any]] | None = None
 
 
+class _Volume(msgspec.Struct, rename="camel"):
+    persistent_volume_claim: Any = None
+
+
 class _PodSpec(msgspec.Struct, rename="camel"):
     node_name: Any = None
     containers: Any = None
@@ -309,6 +316,7 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     affinity: Any = None
     tolerations: list[dict[str, Any]] | None = None
     scheduling_gates: list[dict[str, Any]] | None = None
+    volumes: list[_Volume] | None = None
 
 
 _NO_STATE = msgspec.Raw(b"{}")
@@ -416,14 +424,13 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         unready_since=unready,
         unschedulable_since=since,
         unschedulable_message=message[:200],
-        labels=_kept_labels(labels, _RANK_LABELS if ours else None)
-        if (names.topology_gate in gates if ours else usage is not None)
-        else (),
+        labels=_kept_labels(labels, ours, gated=names.topology_gate in gates, stands=usage is not None),
         pod_set=labels.get(names.pod_set_label, "") if ours else "",
         pinned=_pinned(spec),
         usage=usage,
         stays_ms=_stays(seen.spec.tolerations or ()) if ours else None,
         failed=phase == "Failed",
+        claims=_claims(seen.spec.volumes or ()),
     )
 
 
@@ -453,6 +460,11 @@ def _as_it_goes(pod: _Pod) -> dict[str, Any]:
     }
 
 
+def _claims(volumes: Sequence[_Volume]) -> tuple[str, ...]:
+    said = [obj(one.persistent_volume_claim) for one in volumes if one.persistent_volume_claim is not None]
+    return tuple(sorted({text(one.get("claimName")) for one in said} - {""})) if said else ()
+
+
 def _resized(containers: Sequence[_ContainerStatus] | None) -> list[dict[str, Any]]:
     return [
         {"name": one.name, "resources": one.resources, "allocatedResources": one.allocated_resources}
@@ -477,21 +489,36 @@ def _stays(tolerations: Sequence[dict[str, Any]]) -> int | None:
     return shortest
 
 
-_RANK_LABELS = (JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, JOBSET_REPLICAS_LABEL)
-_MOST_LABELS, _FEW_LABELS = 256, 16
-"""Of a pod of others: Kubernetes knows no bound, and a selector that asks for one that is beyond does not find it here.
-Those of pods with few are shared; larger ones would stay when their pods are gone."""
+_RANK_LABELS = tuple(sorted((JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, JOBSET_REPLICAS_LABEL)))
+_OF_JOBSET = (JOBSET_NAME_LABEL, JOBSET_UID_LABEL, JOBSET_REPLICATED_JOB_LABEL)
+_MOST_LABELS = 256
+"""Kubernetes knows no bound; a selector that asks for one that is beyond does not find it here."""
+_FEW_LABELS = 16
+_FEW_LABELS_OF_OURS = 64
+"""Those of pods with so few are shared. More would stay when their pods are gone."""
 
 
-def _kept_labels(labels: dict[str, str], of: Sequence[str] | None) -> Pairs:
-    """Those of these keys, None: of any."""
-    pairs = sorted(labels.items() if of is None else ((key, labels[key]) for key in of if key in labels))
-    return _shared(tuple(pairs)) if len(pairs) <= _FEW_LABELS else tuple(pairs[:_MOST_LABELS])
+def _kept_labels(labels: dict[str, str], ours: bool, *, gated: bool, stands: bool) -> Pairs:
+    """By which a pod that stands somewhere may be selected; while one of ours is gated, by which it has its rank."""
+    if ours and gated:
+        return _shared(tuple((key, labels[key]) for key in _RANK_LABELS if key in labels))
+    if not stands:
+        return ()
+    pairs = _of_all(labels) if ours else tuple(sorted(labels.items()))
+    return _shared(pairs) if len(pairs) <= (_FEW_LABELS_OF_OURS if ours else _FEW_LABELS) else pairs[:_MOST_LABELS]
+
+
+def _of_all(labels: dict[str, str]) -> Pairs:
+    """Labels of a gang's pod, without what tells it from the others of its pod set."""
+    own = {JOB_COMPLETION_INDEX}
+    if of_jobset(labels):
+        own.update(LABELS_OF_JOB, (key for key in labels if key.startswith(JOBSET_LABELS) and key not in _OF_JOBSET))
+    return tuple(sorted((key, "" if key in own else value) for key, value in labels.items()))
 
 
 @lru_cache(maxsize=8192)
 def _shared(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """One value for all that are equal: most pods of others are many of a kind."""
+    """One value for all that are equal: most pods are many of a kind."""
     return labels
 
 

@@ -521,6 +521,8 @@ async def _stored(ask: Ask, gang: Workload, others: list[Workload], made: Json) 
             unseen.append(kind.plural)
         for raw in found or ():
             storage.change(None, convert(raw, ask.names)[0])
+    for other in others:
+        storage.uses(*volumes.use_of(other))
     for name, template in claims_made(made).values():
         if (gang.namespace, name) not in storage.claims:
             meta = {**obj(template.get("metadata")), "name": name, "namespace": gang.namespace}
@@ -615,6 +617,8 @@ async def _stored_of(ask: Ask, gangs: list[Workload]) -> _Stored:
             unseen.append(kind.plural)
         for raw in found or ():
             storage.change(None, convert(raw, ask.names)[0])
+    for gang in gangs:
+        storage.uses(*volumes.use_of(gang))
     return _Stored(storage, tuple(unseen))
 
 

@@ -61,7 +61,7 @@ from admission.jobs.devices import Devices, Listed, Touched, of_classes
 from admission.jobs.kinds import JOB, JOBSET, KIND_OF, JobKey, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.values import LOST_TAINTS
-from admission.jobs.volumes import Source, Storage, Stored, names_claims
+from admission.jobs.volumes import Source, Storage, Stored, User, names_claims, use_of
 from admission.kube.clock import NOT_SET, SetAhead
 from admission.names import HOSTNAME_LABEL
 
@@ -111,8 +111,8 @@ class PodView(Value, frozen=True):
     unschedulable_since: int | None
     unschedulable_message: str
     labels: tuple[tuple[str, str], ...]
-    """Of a pod that waits for its host those that say which rank it has. And of pods of others that stand somewhere,
-    for they may be selected."""
+    """By which it may be selected: of those that differ from pod to pod of a gang only the key. While one of a gang
+    waits for its host: those that say which rank it has."""
     pod_set: str
     pinned: str
     """Node that its pin names."""
@@ -123,6 +123,8 @@ class PodView(Value, frozen=True):
     """Done, and not because it succeeded: mostly another one takes its place."""
     ends_at: int = 0
     """When its grace period is over, of one that was told to end; else 0."""
+    claims: tuple[str, ...] = ()
+    """PersistentVolumeClaims that it names, sorted."""
 
 
 _decode_status = msgspec.json.Decoder(dict[str, Any]).decode
@@ -424,6 +426,9 @@ class World:
             self._job_of_workload[seen.uid] = job_uid
         self._index_nodes(seen)
         self._stands(("gang", *seen.key), stands_of(seen.view.value))
+        self._uses(*use_of(seen.view.value))
+        if old is None or _holds(old.view.value) != _holds(seen.view.value):
+            self._pods_stand(seen)
         counted = self.state.workload(seen.key)
         self.state.apply(Put(self.laid(seen.view.value)))
         if self._as_counted(counted, self.state.workload(seen.key)):
@@ -452,6 +457,7 @@ class World:
         self._depends(seen.key, frozenset())
         self._neighbours.forget(seen.key)
         self._stands(("gang", *seen.key), ())
+        self._uses(("Workload", *seen.key), ())
         for node in self._devices_held.pop(seen.key, {}):
             self._leaves(seen.key, node)
         held_room = held.view.value.admission is not None and not held.view.value.finished
@@ -478,6 +484,7 @@ class World:
         self._others_changed(job_uid, seen.key)
         self._pods_follow(job_uid)
         self._job_of_workload.pop(seen.uid, None)
+        self._pods_stand(seen)
         if job_uid and (owner := (seen.namespace, seen.uid)) in self._pods_of_owner:
             self._left[owner] = job_uid
 
@@ -548,6 +555,14 @@ class World:
         for source in self.storage.change(old, new):
             self._unlaid |= self._mounted_by.get(source, set())
         if self._unlaid:
+            self._dirty()
+
+    def _uses(self, who: User, names: Collection[str]) -> None:
+        """Somebody uses these PersistentVolumeClaims, or none any more."""
+        touched = self.storage.uses(who, names)
+        for source in touched:
+            self._unlaid |= self._mounted_by.get(source, set())
+        if touched:
             self._dirty()
 
     def devices_changed(self, old: Listed | None, new: Listed | None) -> None:
@@ -653,7 +668,7 @@ class World:
 
     def _everybody(self) -> Iterable[tuple[Who, tuple[Stand, ...]]]:
         for key, pod in self._pods.items():
-            yield ("pod", *key), _stand(pod)
+            yield ("pod", *key), self._stand(pod)
         for key, one in self.workloads.items():
             yield ("gang", *key), stands_of(one.view.value)
 
@@ -661,6 +676,23 @@ class World:
         if touched := self._neighbours.stands(who, there):
             self._unlaid |= touched
             self._dirty()
+
+    def _stand(self, pod: PodView) -> tuple[Stand, ...]:
+        """Where a pod stands that no reservation speaks for: pods of others, and those of a gang on nodes that
+        kube-scheduler chose, or that it gave back."""
+        usage, gang = pod.usage, pod.workload_uid
+        if usage is None:
+            return ()
+        if gang and pod.pinned:
+            seen = self.workload_of_uid(self._job_of_workload.get(gang, ""))
+            if seen is not None and seen.uid == gang and _holds(seen.view.value)[:2] == (True, False):
+                return ()
+        return (Stand(pod.namespace, pod.labels, (usage.node,), usage.apart if gang else (), gang),)
+
+    def _pods_stand(self, seen: WorkloadSeen) -> None:
+        """A gang got nodes, or gave them back."""
+        for key, pod in self._pods_of_owner.get((seen.namespace, seen.uid), {}).items():
+            self._stands(("pod", *key), self._stand(pod))
 
     def _depends(self, key: Key, sources: frozenset[Source]) -> None:
         self._unlaid.discard(key)
@@ -682,7 +714,8 @@ class World:
             self._pods_of_owner.setdefault(owner, {})[key] = pod
         self._stands_free(old, pod)
         self._book(key, old.usage if old is not None else None, pod)
-        self._stands(("pod", *key), _stand(pod))
+        self._stands(("pod", *key), self._stand(pod))
+        self._uses(("Pod", *key), pod.claims if pod.node and not pod.done else ())
         self._lay(pod)
         if pod.terminating:
             self._less_held_up(self._job_of_workload.get(pod.workload_uid, ""))
@@ -700,6 +733,7 @@ class World:
         if old is not None and old.usage is not None:
             self.apply(Gone(PodUsage, key))
         self._stands(("pod", *key), ())
+        self._uses(("Pod", *key), ())
         self._lay(old or pod)
         self._less_held_up(self._job_of_workload.get(pod.workload_uid, ""))
         self._wake_pod(pod)
@@ -1755,13 +1789,6 @@ def _standing(job: JobView) -> tuple[bool, bool, bool, bool, bool]:
 def _owners(pod: PodView) -> list[Owner]:
     """What its labels say, of its own namespace: a pod could name the gang of another tenant."""
     return [(pod.namespace, uid) for uid in (pod.owner_uid, pod.jobset_uid, pod.workload_uid) if uid]
-
-
-def _stand(pod: PodView) -> tuple[Stand, ...]:
-    """Where a pod of others stands. Those of gangs stand where their gang does."""
-    if pod.usage is None or pod.workload_uid:
-        return ()
-    return (Stand(pod.namespace, pod.labels, (pod.usage.node,)),)
 
 
 def _carries(child: JobView) -> bool:

@@ -4,7 +4,8 @@ A rule that is meant for the gang's own pods may select others as well, by a lab
 counts them all: where a pod stands that the anti-affinity selects, none of the gang's does; and once a pod stands
 somewhere that all terms of the affinity select, the gang's pods go where one stands. Laid on the gang as required node
 affinity, by the values of the label that the rule names. Of gangs, those that keep the gang away by the same rule of
-their own are left to placement, which knows it both ways.
+their own are left to placement, which knows it both ways. Its own pods are others while it waits: they linger on nodes
+that are lost, and kube-scheduler counts them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from admission.engine.model import AntiAffinity, Key, Pairs, PodShape, Requirement, Workload, discard, matches
 from admission.jobs.requests import both
 from admission.jobs.volumes import with_affinity
+from admission.names import HOSTNAME_LABEL
 
 Who = tuple[str, str, str]
 """("pod" or "gang", namespace, name)."""
@@ -35,10 +37,12 @@ class Stand:
     labels: Pairs
     nodes: tuple[str, ...]
     apart: tuple[AntiAffinity, ...] = ()
+    gang: str = ""
+    """uid of that whose pods they are, if they stand on their own."""
 
 
 def stands_of(gang: Workload) -> tuple[Stand, ...]:
-    """Of a gang that holds nodes."""
+    """Of a gang that holds nodes; not where its domains are wider, for its pods tell more."""
     if gang.admission is None or gang.finished:
         return ()
     shapes = {pod_set.name: pod_set.shape for pod_set in gang.pod_sets}
@@ -50,7 +54,7 @@ def stands_of(gang: Workload) -> tuple[Stand, ...]:
             shapes[given.name].apart,
         )
         for given in gang.admission.pod_sets
-        if given.topology is not None and given.name in shapes
+        if given.topology is not None and given.topology.levels[-1:] == (HOSTNAME_LABEL,) and given.name in shapes
     )
 
 
@@ -151,16 +155,20 @@ class Neighbours:
         for pod_set in gang.pod_sets:
             terms = pod_set.shape.affinity
             for rule in _rules(pod_set.shape):
-                for need in self._needs(rule, gang.key):
+                for need in self._needs(rule, gang):
                     terms = both(terms, ((need,),))
             pod_sets.append(with_affinity(pod_set, terms))
         same = all(now is was for now, was in zip(pod_sets, gang.pod_sets, strict=True))
         return gang if same else replace(gang, pod_sets=tuple(pod_sets))
 
-    def _needs(self, rule: Rule, gang: Key) -> Iterable[Requirement]:
+    def _needs(self, rule: Rule, gang: Workload) -> Iterable[Requirement]:
         together, asked = rule
-        own = ("gang", *gang)
-        nodes = {node for who, there in self._where[rule].items() if who != own for node in there}
+        runs = gang.uid if gang.admission is not None else ""
+
+        def is_own(who: Who) -> bool:
+            return who == ("gang", *gang.key) or bool(runs and self._standing[who][0].gang == runs)
+
+        nodes = {node for who, there in self._where[rule].items() if not is_own(who) for node in there}
         labels = [said for node in nodes if (said := self._labels_of(node))]  # what stood on a node that is gone is not
         if together and not any(one.key in said for one in asked for said in labels):
             return  # who stands where there is no such domain is not looked at: the first of a gang goes anywhere

@@ -26,6 +26,7 @@ from admission.engine.model import (
     Claimed,
     Exclusive,
     LabelSelector,
+    Pairs,
     PodShape,
     Requirement,
     Toleration,
@@ -89,6 +90,15 @@ _OF_ONE_JOB = _OF_ONE_CHILD | {JOBSET_NAME_LABEL, JOBSET_UID_LABEL}
 def of_jobset(labels: Mapping[str, str]) -> bool:
     """Are pods with these labels a JobSet's."""
     return JOBSET_NAME_LABEL in labels or JOBSET_JOB_KEY_LABEL in labels
+
+
+def _as_made(own: Mapping[str, str], names: Names) -> Pairs:
+    """Labels of a template, sorted, with those that its pods get as they are made, of which others may select all that
+    have one; without values, where each has its own."""
+    added = {names.managed_label: "true", names.workload_uid_label: "", names.pod_set_label: ""}
+    if of_jobset(own):
+        added |= dict.fromkeys((*_OF_ONE_JOB, JOBSET_JOB_INDEX_LABEL), "")
+    return tuple(sorted({**added, **own}.items()))
 
 
 def _amounts(raw: object, where: str) -> dict[str, int]:
@@ -1051,7 +1061,7 @@ def shape_of(
             requests=tuple(sorted(requests.items())),
             apart=_apart(obj(obj(spec.get("affinity")).get("podAntiAffinity")), namespace, own=own),
             namespace=namespace,
-            labels=tuple(sorted(own.items())),
+            labels=_as_made(own, names),
             of_jobset=of_jobset(own),
             refused=unread,
             uncounted=unread,
@@ -1117,7 +1127,7 @@ def shape_of(
         apart=_apart(obj(rules.get("podAntiAffinity")), namespace, own=own),
         near=_near(obj(rules.get("podAffinity")), namespace, own),
         namespace=namespace,
-        labels=tuple(sorted(own.items())),
+        labels=_as_made(own, names),
         same_domain=tuple(sorted(together)),
         of_jobset=of_jobset(own),
         exclusive=exclusive,

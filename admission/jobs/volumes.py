@@ -1,14 +1,15 @@
 """Which nodes a gang's volumes leave it, and what it has to wait for before there is any.
 
 Told as kube-scheduler's VolumeBinding and VolumeZone tell it of one pod, in the form that placement knows: required
-node affinity. A claim that is bound allows the nodes of its PersistentVolume: those of its nodeAffinity (matched by
-labels alone, so that a term with matchFields matches none), and of its own zone labels. A claim that is not bound, of a
-StorageClass that waits for the first consumer, allows the node that was selected for it, else the nodes of each volume
-that would do, and the topologies that its class allows where the class provisions. Any other claim that is not bound
-allows none: kube-scheduler would bind no pod that names it, so that the gang waits, with the claim in its reason.
+node affinity. A claim that is bound allows the nodes of its PersistentVolume: those of its nodeAffinity (by names, too,
+at which kube-scheduler does not look), and of its own zone labels. A claim that is not bound, of a StorageClass
+that waits for the first consumer, allows the node that was selected for it, else the nodes of each volume that would
+do, and the topologies that its class allows where the class provisions. Any other claim that is not bound allows none,
+and so does one of one pod that somebody uses: kube-scheduler would bind no pod that names it, so that the gang waits,
+with the claim in its reason.
 
-Left to kube-scheduler: which volume an unbound claim gets, the capacity that drivers report (CSIStorageCapacity), how
-many volumes a node takes, and who else uses a claim of one pod.
+Left to kube-scheduler: which volume an unbound claim gets, the capacity that drivers report (CSIStorageCapacity), and
+how many volumes a node takes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from admission.engine.model import Key, LabelSelector, Pairs, PodSet, Requirement, Workload, drop, matches
+from admission.engine.model import Key, LabelSelector, Pairs, PodSet, Requirement, Workload, discard, drop, matches
 from admission.engine.order import stamp
 from admission.jobs.kinds import Json, millis, name_of, obj, objects, text, texts
 from admission.jobs.requests import NODE_NAME, READ, Terms, both, label_selector, requirement, selector_parts
@@ -27,6 +28,8 @@ from admission.quantity import QuantityError, parse
 
 Source = tuple[str, str, str]
 """(kind, namespace, name) of what an answer was read from."""
+User = tuple[str, str, str]
+"""(kind, namespace, name) of who uses a claim: a Workload that holds room, or a Pod."""
 
 KINDS = CLAIM, VOLUME, CLASS = "PersistentVolumeClaim", "PersistentVolume", "StorageClass"
 ONE_POD = "ReadWriteOncePod"
@@ -209,10 +212,9 @@ def _affinity(spec: Json, problems: list[str]) -> Terms | None:
         return None
     terms = []
     for term in objects(required.get("nodeSelectorTerms")):
-        if term.get("matchFields"):
-            continue
+        parts = [*objects(term.get("matchExpressions")), *objects(term.get("matchFields"))]
         try:
-            needs = tuple(requirement(part) for part in objects(term.get("matchExpressions")))
+            needs = tuple(requirement(part) for part in parts)
         except ValueError as error:
             problems.append(str(error))
             continue
@@ -282,6 +284,8 @@ class Storage:
         """Volumes by the claim that they are for."""
         self._free_for: dict[tuple[Kept, LabelSelector | None], tuple[bool, Terms | None]] = {}
         """What was found for claims that want the same (`_fitting`), until a volume changes."""
+        self._used_by: dict[Key, set[User]] = {}
+        self._uses: dict[User, frozenset[Key]] = {}
 
     def change(self, old: Stored | None, new: Stored | None) -> set[Source]:
         """Take in that one came, changed or went; of what answers, by their sources, may differ now."""
@@ -308,6 +312,18 @@ class Storage:
             case StorageClass():
                 self.classes[new.name] = new
         return touched
+
+    def uses(self, who: User, names: Iterable[str]) -> set[Source]:
+        """Take in that somebody uses these claims of his namespace now; of what answers may differ."""
+        before, now = self._uses.pop(who, frozenset()), frozenset((who[1], name) for name in names)
+        if now:
+            self._uses[who] = now
+        for key in before - now:
+            discard(self._used_by, key, who)
+        for key in now - before:
+            self._used_by.setdefault(key, set()).add(who)
+        changed = (self.claims.get(key) for key in before ^ now)
+        return {claim.source for claim in changed if claim is not None and ONE_POD in claim.wants.modes}
 
     def _take_out(self, old: Stored) -> None:
         match old:
@@ -374,6 +390,10 @@ class Storage:
             pods = sum(s.count if s.min_count is None else s.min_count for s in gang.pod_sets if name in s.shape.claims)
             if pods > 1:
                 raise _WaitsError(f"{said} is {ONE_POD}, and {pods} pods name it: give it another access mode")
+            users = self._used_by.get((gang.namespace, name))
+            if users and gang.admission is None:
+                kind, _, user = min(users)
+                raise _WaitsError(f"{said} is {ONE_POD}, and {kind} {user} uses it")
         return found
 
     def _reach(self, asked: Claim, sources: set[Source]) -> Terms | None:
@@ -447,6 +467,12 @@ def _is_free_for(one: Volume, asked: Claim) -> bool:
     if one.claim is not None or not one.available or not _fits(one, asked) or not asked.wants.modes <= one.kept.modes:
         return False
     return asked.selector is None or matches(asked.selector, dict(one.labels))
+
+
+def use_of(gang: Workload) -> tuple[User, frozenset[str]]:
+    """Who it is that uses claims, and which: all that it names, from its reservation on."""
+    holds = gang.admission is not None and not gang.finished
+    return ("Workload", *gang.key), frozenset(_named(gang) if holds else ())
 
 
 def _named(gang: Workload) -> Iterator[str]:

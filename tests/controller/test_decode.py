@@ -9,9 +9,10 @@ import pytest
 
 from admission.controller import decode
 from admission.jobs import values
-from admission.names import JOBSET_NAME_LABEL, KUEUE_GROUP, Names
+from admission.names import JOB_COMPLETION_INDEX, JOBSET_NAME_LABEL, KUEUE_GROUP, Names
 
 NAMES = Names(KUEUE_GROUP)
+MARKS = {NAMES.managed_label: "true", NAMES.workload_uid_label: "u-1", NAMES.pod_set_label: "main"}
 TEMPLATE = {"spec": {"containers": [{"name": "c", "image": "c", "resources": {"requests": {"cpu": "500m"}}}]}}
 
 
@@ -198,7 +199,7 @@ def pod(spec: dict | None = None, status: dict | None = None, **meta) -> dict:
             "uid": "u-2",
             "resourceVersion": "8",
             "creationTimestamp": "2026-01-01T00:00:01Z",
-            "labels": {NAMES.managed_label: "true", NAMES.workload_uid_label: "u-1", NAMES.pod_set_label: "main"},
+            "labels": MARKS,
             "ownerReferences": [{"kind": "Job", "name": "train", "controller": True, "uid": "job-1"}],
             "managedFields": [{"manager": "somebody", "fieldsV1": {"f:spec": {}}}],
             **meta,
@@ -246,6 +247,11 @@ PORT = {"name": "c", "ports": [{"hostPort": 80}]}
             {"node": "n"},
         ),
         (pod({"schedulingGates": [{"name": NAMES.topology_gate}]}), {"gated": True}),
+        (
+            pod({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "b"}}, {"name": "x", "emptyDir": {}},
+                             {"name": "w", "persistentVolumeClaim": {"claimName": "a", "readOnly": True}}]}),
+            {"claims": ("a", "b")},
+        ),
         (
             pod(None, {"conditions": [{"type": "Ready", "status": "True"}]}, labels=None, ownerReferences=None),
             {"ready": True, "held_by": ""},
@@ -328,6 +334,8 @@ def test_a_pod_is_unready_since_what_failed(second: dict, since: int, code: int)
     obj = pod({"nodeName": "n", "containers": [{"name": "a"}, {"name": "b"}]}, status)
     seen = decode.pod(NAMES, msgspec.Raw(json.dumps(obj).encode()))
     assert (seen.ready, seen.unready_since) == (False, 1767225600000 + 1000 * (5 if code else since))
+
+
 MANY = {f"example.com/{i:05}": "x" * 63 for i in range(10_000)}
 GATED = {"schedulingGates": [{"name": NAMES.topology_gate}]}
 RANK = {
@@ -344,13 +352,27 @@ RANK = {
         ({"nodeName": "n"}, {"a": "b"}, [("a", "b")]),
         (None, MANY, []),  # it stands nowhere yet
         ({"nodeName": "n", **GATED}, pod()["metadata"]["labels"] | MANY | RANK, sorted(RANK.items())),
-        ({"nodeName": "n"}, pod()["metadata"]["labels"] | MANY, []),
+        ({"nodeName": "n"}, pod()["metadata"]["labels"] | MANY, sorted((MARKS | MANY).items())[:256]),
+        ({}, MARKS, []),
     ],
 )
 def test_of_the_labels_of_pods_so_many_are_kept(spec: dict | None, labels: dict, kept: list) -> None:
     """Kubernetes knows no bound: a few hundred pods with all that an object may have would fill the memory."""
     seen = decode.pod(NAMES, msgspec.Raw(json.dumps(pod(spec, labels=labels)).encode()))
     assert list(seen.labels) == kept
+
+
+@pytest.mark.parametrize(
+    ("alike", "own"),
+    [
+        ({"app": "x", "job-name": "a"}, {JOB_COMPLETION_INDEX: "3"}),
+        ({"app": "x", JOBSET_NAME_LABEL: "s"}, {"jobset.sigs.k8s.io/job-index": "7", "job-name": "s-w-7"}),
+    ],
+)
+def test_of_the_labels_of_a_gangs_pod_those_are_kept_that_all_of_them_have(alike: dict, own: dict) -> None:
+    """There are many: each by itself would be held with all that it says."""
+    seen = decode.pod(NAMES, msgspec.Raw(json.dumps(pod({"nodeName": "n"}, labels=MARKS | alike | own)).encode()))
+    assert dict(seen.labels) == MARKS | alike | dict.fromkeys(own, "")
 
 
 def lost(taint: str, seconds: int | None, effect: str = "NoExecute") -> dict:

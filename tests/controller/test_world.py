@@ -57,7 +57,7 @@ from admission.engine.model import (
 from admission.engine.state import State
 from admission.jobs import devices
 from admission.jobs.kinds import JobKey, JobView
-from admission.jobs.volumes import Claim, Volume
+from admission.jobs.volumes import Claim, Kept, Volume
 from admission.names import HOSTNAME_LABEL, OF_DEVICE_CLASS
 
 GIVEN = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 2),))
@@ -184,6 +184,44 @@ def test_only_who_names_a_claim_is_looked_at_when_it_changes() -> None:
     assert put == []
 
 
+def test_a_claim_of_one_pod_is_waited_for_while_another_uses_it() -> None:
+    """kube-scheduler lets no second one in. A gang has it from its reservation on, its pods while they are there."""
+    setting = Setting()
+    world = setting.world
+
+    def waits_for(modes: tuple[str, ...] = ("ReadWriteOncePod",), name: str = "v") -> str:
+        held = world.storage.claims.get(("ns", "data"))
+        world.storage_changed(held, Claim("ns", "data", wants=Kept(modes=frozenset(modes)), volume="pv", bound=True))
+        world.lay(seen=True)
+        shown = setting.state.workload(("ns", name))
+        assert shown is not None
+        return shown.unbound.removeprefix("PersistentVolumeClaim data is ReadWriteOncePod, and ")
+
+    world.storage_changed(None, Volume("pv"))
+    names = PodShape(requests=(("gpu", 1),), claims=("data",))
+    waits = replace(HOLDS, name="v", uid="v", job_uid="", admission=None, pod_sets=(PodSet("main", 1, names),))
+    held = replace(waits, name="w", uid="w1", job_uid="j1", admission=GIVEN)
+    world.workload_seen(seen(waits))
+    assert waits_for() == ""
+    mine, other = pod("mine", claims=("data",)), pod("other", workload_uid="", owner_uid="", claims=("data", "more"))
+    for one in (replace(other, node=""), replace(other, done=True), replace(other, namespace="elsewhere")):
+        world.pod_seen(one)
+        assert waits_for() == ""
+    world.pod_seen(other)
+    assert waits_for(("ReadWriteMany",)) == ""
+    assert waits_for() == "Pod other uses it"
+    world.pod_lost(other)
+    assert waits_for() == ""
+    world.workload_seen(seen(held))
+    assert waits_for() == "Workload w uses it"
+    world.pod_seen(mine)
+    assert waits_for(name="w") == "", "its own pod is in nobody's way"
+    world.workload_seen(seen(replace(held, admission=None)))
+    assert waits_for() == waits_for(name="w") == "Pod mine uses it", "it lingers"
+    world.pod_seen(replace(mine, done=True))
+    assert waits_for() == waits_for(name="w") == ""
+
+
 AT_ZONES = [Node(f"n{i}", labels=((HOSTNAME_LABEL, f"n{i}"), ("zone", f"z{i}"))) for i in range(4)]
 APP = LabelSelector((Requirement("app", "In", ("x",)),))
 
@@ -268,6 +306,53 @@ def test_gangs_count_by_their_reservations_but_for_those_that_keep_it_away_thems
     world.workload_seen(seen(holds("v", "n1", rules(apart=(apart,)))))
     world.workload_lost(seen(holds("plain", "n1", rules())))
     assert affinity_of(world) is None, "its own pods are not others"
+
+
+MINE = (("app", "x"),)
+
+
+def of_gang(name: str, node: str, gang: str, **said: Any) -> PodView:
+    usage = PodUsage(("ns", name), name, node, (), gang)
+    return pod(name, workload_uid=gang, owner_uid="", held_by="", node=node, labels=MINE, usage=usage, **said)
+
+
+@pytest.mark.parametrize("levels", [(), ("rack",), (HOSTNAME_LABEL,)])
+@pytest.mark.parametrize("pods_first", [False, True])
+def test_pods_of_gangs_stand_where_they_are_unless_their_reservation_says_so(
+    levels: tuple[str, ...], pods_first: bool
+) -> None:
+    """On elastic flavors, and within domains wider than a node, kube-scheduler chooses; and whoever ends when its gang
+    has given its nodes back is there."""
+    world = of_others(rules(apart=(AntiAffinity("zone", APP, ("ns",)),))).world
+    placed = TopologyAssignment(levels, (Domain(("n2" if levels == (HOSTNAME_LABEL,) else "r1",), 2),))
+    given = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (), 2, placed if levels else None),))
+    holds = replace(HOLDS, name="other", uid="o", job_uid="o", admission=given, pod_sets=(PodSet("main", 2, rules()),))
+    stands = of_gang("a", "n2", "o", pinned="n2" if levels == (HOSTNAME_LABEL,) else "")
+    comes = [lambda: world.workload_seen(seen(holds)), lambda: world.pod_seen(stands)]
+    for one in reversed(comes) if pods_first else comes:
+        one()
+    there = ((Requirement("zone", "NotIn", ("z2",)),),)
+    assert affinity_of(world) == there
+    world.workload_seen(seen(replace(holds, admission=None)))
+    assert affinity_of(world) == there, "it still ends there"
+    world.workload_lost(seen(replace(holds, admission=None)))
+    assert affinity_of(world) == there
+    world.pod_seen(replace(stands, usage=None, done=True))
+    assert affinity_of(world) is None
+
+
+def test_a_gang_that_waits_goes_where_pods_of_its_last_start_linger() -> None:
+    """On a node that is lost. While it runs they are not others."""
+    near = rules(near=(AntiAffinity("zone", APP, ("ns",)),))
+    world = of_others(near).world
+    world.pod_seen(of_gang("a", "n1", "v", terminating=True))
+    assert affinity_of(world) == ((Requirement("zone", "In", ("z1",)),),)
+    held = replace(HOLDS, name="v", uid="v", job_uid="", pod_sets=(PodSet("main", 2, near),))
+    world.workload_seen(seen(held))
+    assert affinity_of(world) is None
+    world.workload_seen(seen(replace(held, admission=None)))
+    world.pod_lost(of_gang("a", "n1", "v"))
+    assert affinity_of(world) is None
 
 
 def test_what_a_deleted_job_held_is_free_when_its_last_pod_is_gone() -> None:

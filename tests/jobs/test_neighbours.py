@@ -7,7 +7,17 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.engine.model import AntiAffinity, LabelSelector, Node, PodSet, PodShape, Requirement, Workload, matches
+from admission.engine.model import (
+    Admission,
+    AntiAffinity,
+    LabelSelector,
+    Node,
+    PodSet,
+    PodShape,
+    Requirement,
+    Workload,
+    matches,
+)
 from admission.jobs.neighbours import Neighbours, Stand, Who
 from tests.engine.placement_oracle import meets
 
@@ -33,14 +43,16 @@ shapes = st.builds(
 )
 labels = st.dictionaries(st.sampled_from(["app", "tier"]), st.sampled_from(["x", "y", "1"]), max_size=2)
 stands = st.builds(
-    lambda where, marks, node: (Stand(where, tuple(sorted(marks.items())), (node,)),),
+    lambda where, marks, node, gang: (Stand(where, tuple(sorted(marks.items())), (node,), gang=gang),),
     st.sampled_from(["ns", "other"]),
     labels,
     st.sampled_from(sorted(LABELS)),
+    st.sampled_from(["", "0", "1"]),
 )
 events = st.one_of(
     st.tuples(st.just("stands"), st.integers(0, 4), stands | st.just(())),
     st.tuples(st.just("asks"), st.integers(0, 2), shapes),
+    st.tuples(st.just("runs"), st.integers(0, 2), shapes),
     st.tuples(st.just("forget"), st.integers(0, 2), st.none()),
 )
 
@@ -79,9 +91,11 @@ def test_the_nodes_that_others_leave_are_those_of_kube_scheduler(
             there[who] = value
             for key in told.stands(who, value):
                 laid[int(key[1])] = told.laid_on(asking[int(key[1])])
-        elif what == "asks":
+        elif what != "forget":
             assert isinstance(value, PodShape)
-            asking[i] = Workload("ns", str(i), pod_sets=(PodSet("main", 1, value), PodSet("plain", 1, PodShape())))
+            sets = (PodSet("main", 1, value), PodSet("plain", 1, PodShape()))
+            given = Admission("q", ()) if what == "runs" else None
+            asking[i] = Workload("ns", str(i), uid=str(i), pod_sets=sets, admission=given)
             laid[i] = told.laid_on(asking[i])
         elif i in asking:
             told.forget(("ns", str(i)))
@@ -93,6 +107,8 @@ def test_the_nodes_that_others_leave_are_those_of_kube_scheduler(
                 for node in NODES
                 if terms is None or any(all(meets(node, need) for need in term) for term in terms)
             }
-            wanted = {node.name for node in NODES if allowed(gang.pod_sets[0].shape, there, node)}
+            own = str(number) if gang.admission is not None else "none"  # they are others while it waits
+            others = {who: these for who, these in there.items() if these and these[0].gang != own}
+            wanted = {node.name for node in NODES if allowed(gang.pod_sets[0].shape, others, node)}
             assert laid[number].pod_sets[1] is gang.pod_sets[1], "it has no rules"
             assert got == wanted, (gang.pod_sets[0].shape, there)

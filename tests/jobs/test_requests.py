@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admission.engine.model import AntiAffinity, Exclusive, LabelSelector, Requirement, Toleration
+from admission.engine.model import AntiAffinity, Exclusive, LabelSelector, Requirement, Toleration, matches
 from admission.jobs.kinds import JOB, JOBSET
 from admission.jobs.requests import (
     anti_affinity,
@@ -23,7 +23,7 @@ from admission.jobs.requests import (
 )
 from admission.jobs.values import pod_sets, pod_usage
 from admission.jobs.workload import build_workload
-from admission.names import HOSTNAME_LABEL, Names
+from admission.names import HOSTNAME_LABEL, JOBSET_JOB_KEY_LABEL, JOBSET_NAME_LABEL, Names
 from admission.quantity import INT64_MAX, QuantityError
 
 HUGE = "hugepages-2Mi"
@@ -567,6 +567,30 @@ def test_what_a_pod_asks_of_all_others(spec: Json, wanted: tuple[AntiAffinity, .
     assert all(one is other for one, other in zip(seen[0].apart, seen[1].apart, strict=True)), "kept once"
 
 
+@pytest.mark.parametrize("of_jobset", [False, True])
+@pytest.mark.parametrize(
+    ("need", "of_jobs", "of_jobsets"),
+    [
+        ({"key": JOB_NAME, "operator": "Exists"}, True, True),
+        ({"key": "job-name", "operator": "DoesNotExist"}, False, False),
+        ({"key": JOB_NAME, "operator": "NotIn", "values": ["other"]}, True, True),
+        ({"key": JOB_NAME, "operator": "In", "values": ["other"]}, False, False),
+        ({"key": JOBSET_JOB_KEY_LABEL, "operator": "Exists"}, False, True),
+        ({"key": NAMES.managed_label, "operator": "In", "values": ["true"]}, True, True),
+        ({"key": NAMES.workload_uid_label, "operator": "DoesNotExist"}, False, False),
+    ],
+)
+def test_others_select_pods_by_labels_that_these_get_as_they_are_made(
+    need: Json, of_jobs: bool, of_jobsets: bool, of_jobset: bool
+) -> None:
+    """Whoever wants no batch beside him names no more than a label that all pods of Jobs have."""
+    labels = {JOBSET_NAME_LABEL: "set"} if of_jobset else {JOB_NAME: "j", "job-name": "j"}
+    entry = {"name": "main", "count": 1, "template": {"metadata": {"labels": labels}, "spec": {"containers": []}}}
+    ((mine,), _) = pod_sets([entry], NAMES, "team")
+    (asked,) = anti_affinity(pods("podAntiAffinity", {}, labelSelector={"matchExpressions": [need]}), "team", {})
+    assert matches(asked.selector, dict(mine.shape.labels)) is (of_jobsets if of_jobset else of_jobs)
+
+
 OF_X = AntiAffinity("rack", LabelSelector((X,)), ("team",))
 OF_RUN = AntiAffinity("rack", LabelSelector((X, Requirement("run", "In", ("7",)))), ("team",))
 
@@ -810,7 +834,7 @@ def test_what_is_too_much_to_be_read_is_admitted_nowhere(row: str) -> None:
     assert shape.uncounted == shape.refused
     kept = (shape.near, shape.affinity, shape.tolerations, shape.node_selector, shape.host_ports, shape.claims)
     assert not any(kept)
-    assert (shape.labels, len(shape.apart)) == ((("a", "b"),), 2 if row == "terms" else 0)
+    assert (dict(shape.labels)["a"], len(shape.apart)) == ("b", 2 if row == "terms" else 0)
 
 
 def test_what_is_made_of_a_template_within_its_limits_is_read() -> None:

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from admission.engine.model import Node, Workload, matches
+from admission.engine.model import Admission, Node, Workload, matches
 from admission.engine.order import stamp
 from admission.jobs import values, volumes
 from admission.jobs.kinds import JOBSET
 from admission.jobs.requests import READ
-from admission.jobs.volumes import Storage
+from admission.jobs.volumes import Storage, use_of
 from admission.jobs.workload import build_workload
 from admission.names import Names
 from tests.engine.placement_oracle import meets
@@ -110,11 +110,12 @@ def allows(asked: Workload, storage: Storage, nodes: list[Node]) -> set[str]:
 
 
 def selected(terms: list[Json], node: Node) -> bool:
-    """Terms of node affinity, by labels alone."""
-    labels = dict(node.labels)
+    """Terms of node affinity, and of the nodes of a volume. (Of the latter kube-scheduler looks at labels alone, and
+    would have a pod on a node that the volume does not name.)"""
+    labels = {**dict(node.labels), "metadata.name": node.name}
     for term in terms:
-        parts = term.get("matchExpressions") or []
-        if term.get("matchFields") or not parts:
+        parts = [*(term.get("matchExpressions") or []), *(term.get("matchFields") or [])]
+        if not parts:
             continue
         good = True
         for part in parts:
@@ -199,7 +200,14 @@ expressions = st.one_of(
 terms_of = st.lists(
     st.one_of(
         st.builds(lambda parts: {"matchExpressions": parts}, st.lists(expressions, min_size=1, max_size=2)),
-        st.just({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n0"]}]}),
+        st.builds(
+            lambda parts, operator: {
+                "matchExpressions": parts,
+                "matchFields": [{"key": "metadata.name", "operator": operator, "values": ["n0"]}],
+            },
+            st.lists(expressions, max_size=1),
+            st.sampled_from(["In", "NotIn"]),
+        ),
     ),
     min_size=1,
     max_size=3,
@@ -251,7 +259,6 @@ def test_the_nodes_that_volumes_allow_are_those_of_kube_scheduler(
     given_: tuple[list[Node], list[Json], list[Json], list[Json] | None],
 ) -> None:
     nodes, claims, others, affinity = given_
-    affinity = [term for term in affinity if "matchFields" not in term] if affinity is not None else None
     named = {(one["kind"], one["metadata"]["name"]): one for one in others}
     wanted = {
         node.name
@@ -321,6 +328,19 @@ WAITS = {
         ),
     ),
 }
+
+
+def test_a_claim_of_one_pod_that_a_gang_holds_is_nobody_elses() -> None:
+    storage = stored(claim(volume="pv", bound=True, accessModes=["ReadWriteOncePod"]), ON_N1)
+    waits = replace(gang("data"), name="next")
+    holds = replace(gang("data"), admission=Admission("q", ()))
+    assert storage.uses(*use_of(waits)) == set()
+    assert allows(waits, storage, NODES) == {"n1"}
+    assert storage.uses(*use_of(holds)) == {("PersistentVolumeClaim", "ns", "data")}
+    assert storage.lacks(waits) == "PersistentVolumeClaim data is ReadWriteOncePod, and Workload w uses it"
+    assert allows(holds, storage, NODES) == {"n1"}
+    storage.uses(*use_of(replace(holds, finished=True)))
+    assert allows(waits, storage, NODES) == {"n1"}
 
 
 @pytest.mark.parametrize("row", WAITS)
