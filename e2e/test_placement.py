@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import random  # noqa: TID251 - gangs of all shapes, by seed
+import shlex
 import subprocess
 import sys
 import time
@@ -52,6 +53,7 @@ from e2e.installed import (
     pod_template,
 )
 from e2e.invariants import figures
+from tests.docs.blocks import block
 
 GANGS = 1_000 if os.environ.get("THOROUGH") else 150
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -1168,7 +1170,8 @@ def test_a_taint_or_a_node_that_is_deleted_moves_whole_gangs_and_fails_nobody(mu
     cp.add_nodes(5, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 64})
     muster.started(config={"nodeLossGracePeriod": "3s"})
-    tolerant = pod_template(4, None, tolerations=[{"key": "repair", "operator": "Exists", "effect": "NoExecute"}])
+    _, _, _, _, taint = shlex.split(block("docs/tasks/nodes.md", "kubectl taint nodes NODE...").text)
+    tolerant = pod_template(4, None, tolerations=[{"key": taint.partition("=")[0], "operator": "Exists"}])
     cp.apply([job("team-a", "stays", 1, template=tolerant)])
     cp.wait(lambda: live_by_gang(cp)["stays"] == 1, 60, "the tolerant one to run")
     cp.apply([job("team-a", "moves", 3, gpus=4, seconds=None)])
@@ -1181,7 +1184,7 @@ def test_a_taint_or_a_node_that_is_deleted_moves_whole_gangs_and_fails_nobody(mu
     first = hosts()
     tainted = stays["spec"]["nodeName"]
     assert tainted in first, "they share a node"
-    cp.patch("node", tainted, {"spec": {"taints": [{"key": "repair", "value": "now", "effect": "NoExecute"}]}})
+    cp.kubectl("taint", "nodes", tainted, taint)
 
     def moved(off: str, before: list[str]) -> bool:
         if not admitted(cp, "team-a", "moves") or off in hosts() or live_by_gang(cp)["moves"] != 3:
@@ -1192,7 +1195,7 @@ def test_a_taint_or_a_node_that_is_deleted_moves_whole_gangs_and_fails_nobody(mu
     status = (workload_of(cp, "team-a", "moves") or {})["status"]
     assert not status.get("avoidNodes"), "somebody wanted the node, which did nothing"
     told = [e["message"] for e in cp.list("events", "team-a") if e["reason"].startswith("EvictedDueTo")]
-    assert any("repair=now:NoExecute" in message and tainted in message for message in told), told
+    assert any(taint in message and tainted in message for message in told), told
     second = hosts()
     gone = second[0]
     cp.delete("nodes", gone)

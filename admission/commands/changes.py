@@ -34,7 +34,13 @@ SOURCES: dict[str, str] = {"kueue": "admission.controller.migrate"}
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Let the API server check it, and change nothing.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-queue_argument = click.argument("queue", shell_complete=names_of_kind("clusterqueues", "localqueues"))
+queues_argument = click.argument(
+    "queues",
+    metavar="QUEUE...",
+    nargs=-1,
+    required=True,
+    shell_complete=names_of_kind("clusterqueues", "localqueues"),
+)
 
 
 def tell_changes(scope: Scope, changes: Any) -> None:
@@ -53,18 +59,19 @@ def tell_changes(scope: Scope, changes: Any) -> None:
     epilog=examples(
         "muster stop team-a                       # the ClusterQueue admits nothing; what runs goes on",
         "muster stop team-a --drain               # and what runs is evicted, to wait in the queue",
+        "muster stop team-a team-b",
         "muster stop localqueue/main -n team-a",
     )
 )
-@queue_argument
+@queues_argument
 @click.option("--drain", is_flag=True, help="Also evict what runs (HoldAndDrain).")
 @dry_run_option
 @yes_option
 @asking(watch=False)
-def stop(scope: Scope, queue: str, drain: bool, dry_run: bool, yes: bool) -> None:
-    """Stop a queue: it admits nothing until it is resumed.
+def stop(scope: Scope, queues: tuple[str, ...], drain: bool, dry_run: bool, yes: bool) -> None:
+    """Stop queues: they admit nothing until they are resumed.
 
-    QUEUE is the NAME of a ClusterQueue, or localqueue/NAME. With --drain its running jobs are evicted and requeued.
+    QUEUE is the NAME of a ClusterQueue, or localqueue/NAME. With --drain their running jobs are evicted and requeued.
     """
 
     async def work(session: Session) -> Any:
@@ -72,21 +79,28 @@ def stop(scope: Scope, queue: str, drain: bool, dry_run: bool, yes: bool) -> Non
 
         ask = session.ask()
         if drain and not dry_run:
-            running = await change.admitted_in(ask, queue, session.namespace)
+            running = sum([await change.admitted_in(ask, queue, session.namespace) for queue in queues])
             if running:
-                agreed(f"This stops {running} running job(s) of {queue}, which then wait in the queue.", yes=yes)
+                which = ", ".join(queues)
+                agreed(f"This stops {running} running job(s) of {which}, which then wait in the queue.", yes=yes)
         policy = "HoldAndDrain" if drain else "Hold"
-        return await change.stop_policy(ask, queue, session.namespace, policy, dry_run=dry_run)
+        return await change.stop_policy(ask, queues, session.namespace, policy, dry_run=dry_run)
 
-    tell_changes(scope, run(scope, work, f"stopping {queue}"))
+    tell_changes(scope, run(scope, work, f"stopping {', '.join(queues)}"))
 
 
-@click.command(epilog=examples("muster resume team-a", "muster resume localqueue/main -n team-a"))
-@queue_argument
+@click.command(
+    epilog=examples(
+        "muster resume team-a",
+        "muster resume team-a team-b              # together, so that neither borrows what is the other's",
+        "muster resume localqueue/main -n team-a",
+    )
+)
+@queues_argument
 @dry_run_option
 @asking(watch=False)
-def resume(scope: Scope, queue: str, dry_run: bool) -> None:
-    """Resume a stopped queue.
+def resume(scope: Scope, queues: tuple[str, ...], dry_run: bool) -> None:
+    """Resume stopped queues.
 
     QUEUE is the NAME of a ClusterQueue, or localqueue/NAME.
     """
@@ -94,9 +108,9 @@ def resume(scope: Scope, queue: str, dry_run: bool) -> None:
     async def work(session: Session) -> Any:
         from admission.controller import change
 
-        return await change.stop_policy(session.ask(), queue, session.namespace, "None", dry_run=dry_run)
+        return await change.stop_policy(session.ask(), queues, session.namespace, "None", dry_run=dry_run)
 
-    tell_changes(scope, run(scope, work, f"resuming {queue}"))
+    tell_changes(scope, run(scope, work, f"resuming {', '.join(queues)}"))
 
 
 @click.command(

@@ -130,18 +130,30 @@ async def _queue(ask: Ask, said: str, namespace: str) -> tuple[Kind, str, Json]:
         raise NotThere(f"there is no {kind.kind} {name!r}{where}") from None
 
 
-async def stop_policy(ask: Ask, said: str, namespace: str, policy: str, *, dry_run: bool) -> Changes:
-    """Set the stop policy of a queue: None, Hold or HoldAndDrain. Raises NotThere and ApiError."""
-    kind, name, raw = await _queue(ask, said, namespace)
-    path = kind.path(namespace, name)
-    subject = f"{kind.kind.lower()}/{name}"
-    where = namespace if kind.namespaced else ""
-    before = stop_policy_of(raw) or "None"
-    if before == policy:
-        return Changes((Change(subject, Did.UNCHANGED, where, f"stopPolicy is {policy} already"),), dry_run)
-    patch = {"spec": {"stopPolicy": policy}}
-    await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=MANAGER)
-    return Changes((Change(subject, Did.CHANGED, where, lines=(f"spec.stopPolicy: {before} -> {policy}",)),), dry_run)
+async def stop_policy(ask: Ask, said: Sequence[str], namespace: str, policy: str, *, dry_run: bool) -> Changes:
+    """Set the stop policy of these queues: None, Hold or HoldAndDrain. They are written together: one that goes on
+    while others are stopped borrows what is theirs. Raises NotThere, before any is written, and, of one alone,
+    ApiError."""
+    found = [await _queue(ask, one, namespace) for one in dict.fromkeys(said)]
+    places = asyncio.Semaphore(TOGETHER)
+
+    async def one(kind: Kind, name: str, raw: Json) -> Change:
+        subject, where = f"{kind.kind.lower()}/{name}", namespace if kind.namespaced else ""
+        before = stop_policy_of(raw) or "None"
+        if before == policy:
+            return Change(subject, Did.UNCHANGED, where, f"stopPolicy is {policy} already")
+        patch, path = {"spec": {"stopPolicy": policy}}, kind.path(namespace, name)
+        async with places:
+            try:
+                await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=MANAGER)
+            except ApiError as error:
+                if len(found) == 1:
+                    raise
+                why = unheard(error) if isinstance(error, Unavailable) else error.message
+                return Change(subject, Did.REFUSED, where, why)
+        return Change(subject, Did.CHANGED, where, lines=(f"spec.stopPolicy: {before} -> {policy}",))
+
+    return Changes(tuple(await asyncio.gather(*(one(*queue) for queue in found))), dry_run)
 
 
 # ---------------------------------------------------------------- one job, queued again

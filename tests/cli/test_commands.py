@@ -256,6 +256,35 @@ async def test_stop_and_resume(world: World, tmp_path: Path, arguments: list[str
     assert await stored() == "None"
 
 
+async def test_queues_are_stopped_and_resumed_together(world: World, tmp_path: Path) -> None:
+    """Where one is not there none is written; where one is refused the others are, and it is told."""
+    await lab(world)
+    both = ["team-a", "team-b"]
+
+    async def stored() -> list[str]:
+        path = f"{CLUSTER_QUEUES}/{{}}"
+        return [(await world.client.get(path.format(one)))["spec"].get("stopPolicy", "None") for one in both]
+
+    await run(world, tmp_path, "stop", *both, "team-c", code=3)
+    assert await stored() == ["None", "None"]
+    asked = await run(world, tmp_path, "stop", *both, "--drain", code=2)
+    assert "4 running job(s) of team-a, team-b" in asked.stderr
+    done = await run(world, tmp_path, "stop", *both, "team-a", "-o", "name")
+    assert done.stdout.split() == ["clusterqueue/team-a", "clusterqueue/team-b"]
+    assert await stored() == ["Hold", "Hold"]
+
+    def refuses(request: aiohttp.web.Request) -> aiohttp.web.Response | None:
+        if request.method != "PATCH" or not request.path.endswith("/team-b"):
+            return None
+        body = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "team-b is Git's"}
+        return aiohttp.web.json_response(body, status=403)
+
+    world.sandbox.faults.append(refuses)
+    told = await run(world, tmp_path, "resume", *both, code=1)
+    assert "team-b is Git's" in told.stdout
+    assert await stored() == ["None", "Hold"]
+
+
 async def test_stop_names_what_it_cannot_find_and_asks_before_it_drains(world: World, tmp_path: Path) -> None:
     await lab(world)
     for more in ([], ["--drain"], ["--drain", "--yes"]):

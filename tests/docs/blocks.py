@@ -118,6 +118,11 @@ ELSEWHERE = (
         by="e2e/test_visibility.py::test_the_api_server_shows_where_pending_gangs_stand",
     ),
     Elsewhere("docs/placement.md", "NODE   FLAVOR", by=_RACKS),
+    Elsewhere(
+        "docs/tasks/nodes.md",
+        "kubectl taint nodes NODE...",
+        by="e2e/test_placement.py::test_a_taint_or_a_node_that_is_deleted_moves_whole_gangs_and_fails_nobody",
+    ),
     Elsewhere("docs/scale.md", "make bench ", because=_HOURS),
     Elsewhere("docs/scale.md", "make bench-cluster", because=_HOURS),
     Elsewhere(

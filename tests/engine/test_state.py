@@ -340,6 +340,24 @@ def test_a_stop_that_nobody_decided_under_leaves_no_trace(last: StopPolicy) -> N
     assert (verdict is not None and verdict.why.reason is Reason.ON_HOLD) == (last is StopPolicy.HOLD)
 
 
+@pytest.mark.parametrize(("how", "evictions"), [("alone", 1), ("together", 0), ("alone, before their nodes", 0)])
+def test_a_queue_that_goes_on_alone_borrows_of_those_that_are_still_stopped(how: str, evictions: int) -> None:
+    """And gives it back as they go on. Not so where no node takes pods yet: then all are there when the first does."""
+    n1 = node("n1", gpu=4)
+    queues = [queue(name, "root", [(F, {"gpu": 2})], stop_policy=StopPolicy.HOLD) for name in ("a", "b")]
+    town = Town(Flavor(F), cohort("root"), *queues, replace(n1, unschedulable="before" in how))
+    town.put(*(gang(f"{name}{i}", name, 2) for name in ("a", "b") for i in range(2)))
+    for one in queues:
+        town.put(replace(one, stop_policy=StopPolicy.NONE))
+        if how != "together":
+            town.settle()
+            town.now += 60_000
+    town.put(n1)
+    town.settle()
+    assert [name[0] for name in town.admitted()] == ["a", "b"]
+    assert town.evictions.total() == evictions
+
+
 def test_a_namespace_that_is_not_selected() -> None:
     from admission.engine.model import LabelSelector, Requirement
 
