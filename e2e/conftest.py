@@ -38,6 +38,7 @@ LONGEST = (
     "test_put_back",
     "test_control_plane",
     "test_contract",
+    "test_ends",
 )
 """Modules of a minute and more, which are begun first, so that no worker is left with one at the end."""
 

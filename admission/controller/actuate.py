@@ -329,6 +329,9 @@ class Actuator:
             case lifecycle.SayResumed():
                 raw = await self._raw(key, _there(job))
                 await self._patch_job(key, pins.say_resumed(raw, rfc3339(self._now())), "status")
+            case lifecycle.SayStarted():
+                raw = await self._raw(key, _there(job))
+                await self._patch_job(key, pins.say_started(raw, rfc3339(self._now())), "status")
             case lifecycle.StopPods():
                 await self.stop_pods(step)
                 if job is not None:

@@ -241,6 +241,12 @@ class SayResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class SayStarted:
+    """Give a Job that came to its end while it was suspended a start time. Its controller took that away as it stopped
+    the Job, and without it the API server lets nobody call one finished: whoever waits for that would wait for ever."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartJob:
     pass
 
@@ -380,6 +386,7 @@ Step = (
     | MarkJob
     | SuspendJob
     | SayResumed
+    | SayStarted
     | StartJob
     | StopPods
     | RemindController
@@ -411,6 +418,8 @@ class Sight:
     governed: bool = True
     terminating: bool = False
     """Its namespace is being deleted: nothing can be created there any more."""
+    within: bool = False
+    """It is a Job of a JobSet that is governed."""
     outside: bool = False
     """It is not governed because its namespace is not; its queue label, if it has one, holds it all the same."""
     stop_policy: StopPolicy = StopPolicy.NONE
@@ -661,8 +670,9 @@ def _ending(seen: Sight, end: str, settings: Settings, now: int) -> Next:
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     if workload is None or workload.value.finished:
-        return NOTHING
-    # Suspended as its last pod ended it has no startTime, and may not be called finished.
+        held = (seen.governed or seen.within) and job.suspended
+        return Next(SayStarted()) if held and not job.start_time_set else NOTHING
+    # Suspended before its last pod ended it has no startTime, and nobody may call it finished before it is given one.
     if (pods.lost or job.suspended) and not (pods.live or job.active or job.terminating > pods.lost):
         return Next(FinishWorkload(end == "Succeeded", job.message))
     spare_at = _spare_at(seen, settings)

@@ -968,6 +968,7 @@ class World:
             queue=self.queue_of(job) if job is not None else "",
             governed=job is not None and self.governed(job),
             terminating=key[1] in self.state.terminating,
+            within=job is not None and self._within(job),
             outside=job is not None and self.outside(job),
             stop_policy=policy,
             stopped_by=by,
@@ -1070,6 +1071,11 @@ class World:
     def governed(self, job: JobView) -> bool:
         """Does Muster queue this job itself? A child of a JobSet belongs to its parent."""
         return not job.of_jobset and not self.outside(job) and bool(self.queue_of(job))
+
+    def _within(self, job: JobView) -> bool:
+        """Is it a Job of a JobSet that is governed?"""
+        parent = self.jobs.get(self._job_by_uid.get(job.owner[2], ("", "", ""))) if job.owner is not None else None
+        return parent is not None and job.of_jobset and self.governed(parent)
 
     def outside(self, job: JobView) -> bool:
         """Is it in a namespace whose jobs are not looked at? What a JobSet made is not asked."""

@@ -39,6 +39,7 @@ from admission.jobs.kinds import (
     annotations_of,
     at,
     completions_follow,
+    condition,
     condition_of,
     digits,
     inverse_of,
@@ -621,6 +622,14 @@ def say_resumed(raw: Json, now: str) -> list[Operation]:
     """The status write that says Suspended=False of a Job, in its controller's words."""
     said = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}
     return _say_of_suspension(raw, {**said, "lastProbeTime": now, "lastTransitionTime": now})
+
+
+def say_started(raw: Json, now: str) -> list[Operation]:
+    """The status write that gives a Job which has come to its end, and has no start time, that of its end: of its
+    controller's own clock, so that it is no later than the completion time that is still to come."""
+    end = condition(raw, "SuccessCriteriaMet") or condition(raw, "FailureTarget") or {}
+    at = text(end.get("lastTransitionTime")) or now
+    return [*_exactly(raw, "resourceVersion"), {"op": "add", "path": "/status/startTime", "value": at}]
 
 
 def _say_of_suspension(raw: Json, said: Json) -> list[Operation]:

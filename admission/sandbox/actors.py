@@ -347,14 +347,15 @@ class Jobs(Actor):
         status["terminating"] = len(stopping) + sum(1 for p in remove if p["spec"].get("nodeName"))
         if not status["active"]:
             status.pop("active")
-        settled = not left and not create and not status["terminating"]
+        # The API server takes no end of a Job without one.
+        started = "startTime" in status or (spec.get("suspend") and spec.get("completions") == 0)
+        settled = started and not left and not create and not status["terminating"]
         if failure is not None and settled:
             _set(status, "Failed", "True", *failure, now)
             notes.append(self._event(job, failure[0], failure[1], now, "job-controller", "Warning"))
         elif done and settled:
             _set(status, "Complete", "True", "CompletionsReached", "Reached expected number of succeeded pods", now)
             status["completionTime"] = stamp(now)
-            status.setdefault("startTime", stamp(now))
             notes.append(self._event(job, "Completed", "Job completed", now, "job-controller"))
         pod_kind = self._kind("", "pods")
         untrack = [self._untrack(p) for p in remove if _tracked(p)]

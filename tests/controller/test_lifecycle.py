@@ -74,6 +74,7 @@ LEAVING: dict[str, Any] = {**ADMITTED, "evicted": "Preempted", "evicted_at": NOW
 PENDING, READY, RETRY, REJECTED = (Check("c", state, "said") for state in CheckState)
 RUNNING: dict[str, Any] = {"suspended": False, "suspended_condition": False, "started": True}
 ENDING: dict[str, Any] = {**RUNNING, "ending": "Failed", "message": "too late", "terminating": 1}
+ENDED_WHILE_HELD: dict[str, Any] = {**ENDING, "suspended": True, "terminating": 0}
 SURVIVES: dict[str, Any] = {"survives": True, "gates": True}
 STOPPED: dict[str, Any] = {"suspended": True, "suspended_condition": True, "started": True}
 CHILDREN = (("Job", "ns", "set-a-0"),)
@@ -549,11 +550,25 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     ),
     "stopped as its last pod ended: it has no startTime any more, and is never finished": (
         Sight(
-            job(**{**ENDING, "ending": "Succeeded", "suspended": True, "terminating": 0, "active": 0}),
+            job(**{**ENDED_WHILE_HELD, "ending": "Succeeded"}),
             workload(**LEAVING),
             queue="q",
         ),
         life.FinishWorkload(True, "too late"),
+    ),
+    "which nobody would say of it then: it is given one": (
+        Sight(job(**ENDED_WHILE_HELD), workload(finished=True), queue="q"),
+        life.SayStarted(),
+    ),
+    "so it is before it was ever queued": (Sight(job(**ENDED_WHILE_HELD), None, queue="q"), life.SayStarted()),
+    "and a Job of a JobSet": (
+        Sight(job(**ENDED_WHILE_HELD), None, governed=False, within=True),
+        life.SayStarted(),
+    ),
+    "one that nobody here has stopped is let be": (Sight(job(**ENDED_WHILE_HELD), None, governed=False), None),
+    "and one that has one will be called finished": (
+        Sight(job(**ENDED_WHILE_HELD, start_time_set=True), workload(finished=True), queue="q"),
+        None,
     ),
     "at its end by its own count, before its pods are seen": (
         Sight(job(**ENDING), workload(**ADMITTED), queue="q"),

@@ -1015,6 +1015,26 @@ def test_which_pods_nobody_would_stop(jobs: Any, pods: Any, stray: Any, unled: A
     assert (tally.stray, tally.unled) == (stray, unled)
 
 
+@pytest.mark.parametrize(
+    ("parent", "child", "within"),
+    [
+        (SET, CHILD, True),
+        (replace(SET, queue=""), CHILD, False),
+        (None, CHILD, False),
+        (SET, replace(CHILD, owner=("example.com/v1", "JobSet", "s1")), False),
+        (SET, replace(CHILD, owner=None), False),
+    ],
+    ids=str,
+)
+def test_which_jobs_are_of_a_jobset_that_is_queued(parent: JobView | None, child: JobView, within: bool) -> None:
+    world = World(State(MUSTER), changed_job=lambda key: None, dirty=lambda: None)
+    for one in [*([parent] if parent is not None else []), child]:
+        world.job_seen(one)
+    sight = world.sight(child.key, 0)
+    assert sight.within is within
+    assert parent is None or not world.sight(parent.key, 0).within
+
+
 STARTED = replace(CHILD, start_time_set=True)
 HELD = replace(CHILD, suspended=True, suspended_condition=True)
 

@@ -605,6 +605,17 @@ def test_a_reminder_says_nothing_new_of_a_job(said: str | None, others: list[Jso
         patched({**raw, "metadata": {"resourceVersion": "8"}}, pins.remind(raw, "now"))
 
 
+@pytest.mark.parametrize(("end", "at"), [({"lastTransitionTime": "then"}, "then"), ({}, "now")])
+@pytest.mark.parametrize("kind", ["SuccessCriteriaMet", "FailureTarget"])
+def test_a_job_that_ended_while_it_was_held_has_started_when_it_ended(kind: str, end: Json, at: str) -> None:
+    conditions = [{"type": "Suspended", "status": "True", "lastTransitionTime": "before"}]
+    conditions.append({"type": kind, "status": "True", **end})
+    raw = {"metadata": {"resourceVersion": "7"}, "status": {"conditions": conditions}}
+    assert patched(raw, pins.say_started(raw, "now"))["status"] == {"conditions": conditions, "startTime": at}
+    with pytest.raises(AssertionError):
+        patched({**raw, "metadata": {"resourceVersion": "8"}}, pins.say_started(raw, "now"))
+
+
 def test_a_gate_goes_once() -> None:
     pod = {"metadata": {"uid": "p"}, "spec": {"schedulingGates": [{"name": "x"}, {"name": NAMES.topology_gate}]}}
     freed = patched(pod, ungate(pod, "n1", NAMES))

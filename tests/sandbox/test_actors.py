@@ -206,6 +206,22 @@ def test_a_gang_suspended_in_time_survives_its_node() -> None:
     assert sorted(world.pods.values()) == [("Running", "n0"), ("Running", "n2")]
 
 
+def test_a_job_that_comes_to_its_end_while_it_is_held_is_finished_once_it_has_a_start_time() -> None:
+    world = World()
+    world.job("a", pods=2, run="1h", completionMode="Indexed")
+    world.run(1)
+    world.patch("pods", min(world.pods), {"metadata": {"annotations": {RUN_TIME: "1s"}}})
+    world.run(2)
+    world.patch("jobs", "a", {"spec": {"suspend": True}}, "batch")
+    world.run(2)
+    world.patch("jobs", "a", {"spec": {"parallelism": 1, "completions": 1}}, "batch")
+    world.run(60)
+    assert world.true("a") == {"Suspended", "SuccessCriteriaMet"}
+    world.patch("jobs", "a", {"status": {"startTime": "2023-11-14T22:13:20Z"}}, "batch", sub="status")
+    world.run(1)
+    assert "Complete" in world.true("a")
+
+
 def test_a_node_that_is_deleted_fails_what_ran_there() -> None:
     world = World(nodes=1)
     world.job("a", run="1h", backoffLimit=0)
