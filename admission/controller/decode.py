@@ -424,7 +424,7 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         unready_since=unready,
         unschedulable_since=since,
         unschedulable_message=message[:200],
-        labels=_kept_labels(labels, ours, gated=names.topology_gate in gates, stands=usage is not None),
+        labels=_kept_labels(labels, ours=bool(ours), gated=names.topology_gate in gates, stands=usage is not None),
         pod_set=labels.get(names.pod_set_label, "") if ours else "",
         pinned=_pinned(spec),
         usage=usage,
@@ -498,7 +498,7 @@ _FEW_LABELS_OF_OURS = 64
 """Those of pods with so few are shared. More would stay when their pods are gone."""
 
 
-def _kept_labels(labels: dict[str, str], ours: bool, *, gated: bool, stands: bool) -> Pairs:
+def _kept_labels(labels: dict[str, str], *, ours: bool, gated: bool, stands: bool) -> Pairs:
     """By which a pod that stands somewhere may be selected; while one of ours is gated, by which it has its rank."""
     if ours and gated:
         return _shared(tuple((key, labels[key]) for key in _RANK_LABELS if key in labels))

@@ -963,7 +963,7 @@ class _Scan:
         covers = group.covered
         for member in members:
             pod_set = member.pod_set
-            why = self._topology_bars(pod_set, flavor, group)
+            why = self._topology_bars(member, flavor, group)
             if why:
                 return Shortfall(pod_set.name, name, "", Detail.FLAVOR_TOPOLOGY, limited_by=why, covers=covers)
             shape = pod_set.shape
@@ -982,8 +982,8 @@ class _Scan:
                 return Shortfall(pod_set.name, name, "", Detail.FLAVOR_AFFINITY, limited_by=said, covers=covers)
         return None
 
-    def _topology_bars(self, pod_set: PodSet, flavor: Flavor, group: ResourceGroup) -> str:
-        request = pod_set.topology
+    def _topology_bars(self, asked: PodSetRequest, flavor: Flavor, group: ResourceGroup) -> str:
+        pod_set, request = asked.pod_set, asked.pod_set.topology
         by_nodes = self.rules.capacity_unless_elastic
         if request is None or not request.explicit:
             # Kueue keeps flavors with a topology for pod sets that ask for one, unless all of the queue's have one.
@@ -999,7 +999,7 @@ class _Scan:
             bound = request.required or request.slice_required or request.slices
             if pod_set.count == 1 and levels == {HOSTNAME_LABEL}:
                 return ""  # one pod stands on one node
-            return _NOT_CHOSEN if bound and self._brings_nodes(pod_set, group) else ""
+            return _NOT_CHOSEN if bound and self._brings_nodes(asked, group) else ""
         if by_nodes:
             levels.discard(HOSTNAME_LABEL)
             if not levels:
@@ -1016,13 +1016,14 @@ class _Scan:
             return ""
         return f"topology {flavor.topology} has no level {missing[0]} (it has {', '.join(topology.levels)})"
 
-    def _brings_nodes(self, pod_set: PodSet, group: ResourceGroup) -> bool:
+    def _brings_nodes(self, asked: PodSetRequest, group: ResourceGroup) -> bool:
         """Do pods get their nodes by a flavor of this group, for no other group has one whose nodes are chosen."""
-        asked = [name for name, amount in pod_set.shape.requests if amount and name in self.group_of]
-        groups = [self.group_of[name] for name in [name for name in asked if is_device(name)] or asked]
+        said = [name for name, amount in asked.pod_set.shape.requests if amount and name in self.group_of]
+        # What quota counts as something else alone has its nodes by that.
+        said = said or [name for name, amount in asked.each if amount and name in self.group_of]
+        groups = [self.group_of[name] for name in [name for name in said if is_device(name)] or said]
         others = {flavor.name for one in groups if one is not group for flavor in one.flavors}
-        solid = any(name in self.flavors and not self.flavors[name].elastic for name in others)
-        return any(one is group for one in groups) and not solid
+        return not any(name in self.flavors and not self.flavors[name].elastic for name in others)
 
     # -------------------------------------------------------- nodes
 

@@ -1039,6 +1039,193 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(queue=""), None, governed=False, outside=True),
         None,
     ),
+    "a start that was lost is taken back from one that waits again": (
+        Sight(job(**STOPPED), workload(), queue="q"),
+        life.RestoreJob(),
+    ),
+    "but not before its controller has said that it stopped": (
+        Sight(job(**{**STOPPED, "suspended_condition": False}), workload(), queue="q"),
+        None,
+    ),
+    "nor where its Workload is gone": (
+        Sight(job(**{**STOPPED, "suspended_condition": False}), None, queue="q"),
+        None,
+    ),
+    "a JobSet of which that is true, and its controller takes its time": (
+        Sight(job(**{**STOPPED, **STUCK}), workload(), queue="q", going=CHILDREN),
+        None,
+    ),
+    "it goes on though its Workload has finished": (
+        Sight(job(**RUNNING), workload(**ADMITTED, finished=True), queue="q"),
+        None,
+    ),
+    "its Workload is deleted, and other defaults hold: no other is asked for": (
+        Sight(job(), workload(deleting=True), queue="q", same_defaults=False),
+        None,
+    ),
+    "a gang with a class whose value is what it was": (
+        Sight(
+            job(**RUNNING, priority_class="high"),
+            workload(**ADMITTED, priority=5, seen={"priority_class": "high"}),
+            PodTally(live=2, ready=2),
+            queue="q",
+            priority=5,
+        ),
+        None,
+    ),
+    "reserved, and it runs: it is suspended": (
+        Sight(job(**RUNNING), workload(**RESERVED), queue="q"),
+        life.SuspendJob("not admitted"),
+    ),
+    "running, and its label names another queue now": (
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2), queue="other"),
+        None,
+    ),
+    "what is kept by our finalizer is let go when it is deleted, and not before": (
+        Sight(job(), workload(seen={"kept": True}), queue="q"),
+        None,
+    ),
+    "deleted, finished with what it held, and kept by our finalizer": (
+        Sight(None, workload(**ADMITTED, finished=True, deleting=True, seen={"kept": True})),
+        life.LetWorkloadGo(),
+    ),
+    "it would not survive the loss of a pod, whose pods ask for their hosts one by one": (
+        Sight(job(**RUNNING, gates=True), workload(**ADMITTED), queue="q", lost_nodes=("n1",)),
+        life.EvictWorkload("NodeFailures", "Lost node n1", nodes=("n1",)),
+    ),
+    "it would, and was suspended for a loss": (
+        Sight(job(**SURVIVES), workload(**ADMITTED), queue="q", lost_nodes=("n1",)),
+        life.EvictWorkload("NodeFailures", "Lost node n1", nodes=("n1",)),
+    ),
+    "it would, and loses as many nodes as are replaced in place": (
+        Sight(
+            job(**RUNNING, **SURVIVES),
+            workload(**ADMITTED),
+            PodTally(live=2, ready=2),
+            queue="q",
+            lost_nodes=tuple(f"n{i}" for i in range(life.IN_PLACE)),
+        ),
+        life.ReplaceNodes(*(tuple(f"n{i}" for i in range(life.IN_PLACE)),) * 2),
+    ),
+    "evicted before it was admitted, and its controller has said nothing yet: nothing runs": (
+        Sight(job(suspended_condition=False), workload(**{**LEAVING, "admitted": False}), queue="q"),
+        life.ReleaseWorkload(),
+    ),
+    "the same of a JobSet, whose Jobs said nothing either": (
+        Sight(
+            job(kind="JobSet", suspended_condition=False),
+            workload(**{**LEAVING, "admitted": False}),
+            queue="q",
+            unheard=2,
+        ),
+        life.ReleaseWorkload(),
+    ),
+    "evicted, pods gone, template frozen, and no start time is set": (
+        Sight(job(**STOPPED, template_frozen=True), workload(**LEAVING), queue="q"),
+        life.RestoreJob(),
+    ),
+    "evicted, pods gone, and a start time freezes nothing": (
+        Sight(job(**STOPPED, start_time_set=True), workload(**LEAVING), queue="q"),
+        life.RestoreJob(),
+    ),
+    "at its end and said so, and what is left is on a node that is gone": (
+        Sight(job(**ENDING), workload(**ADMITTED, finished=True), PodTally(lost=1), queue="q"),
+        None,
+    ),
+    "at its end, one pod is on a node that is gone, and another lives": (
+        Sight(job(**ENDING), workload(**ADMITTED), PodTally(lost=1, live=1), queue="q"),
+        None,
+    ),
+    "at its end, one of two that terminate is on a node that is gone": (
+        Sight(job(**{**ENDING, "terminating": 2}), workload(**ADMITTED), PodTally(lost=1), queue="q"),
+        None,
+    ),
+    "a job that is being deleted, and its Workload had finished": (
+        Sight(job(deleting=True), workload(**ADMITTED, finished=True), queue="q"),
+        None,
+    ),
+    "a job that is being deleted, and never had a Workload": (Sight(job(deleting=True), None, queue="q"), None),
+    "a job that is queued no more is evicted once": (
+        Sight(job(**{**RUNNING, "queue": ""}), workload(**LEAVING), governed=False),
+        life.SuspendJob("evicted"),
+    ),
+    "a job that is queued no more, and its Workload had finished": (
+        Sight(job(queue=""), workload(**ADMITTED, finished=True), governed=False),
+        life.DeleteWorkload("the job names no queue, and none is given to it"),
+    ),
+    "a job that is queued no more, and runs, is not held": (
+        Sight(job(suspended=False, queue=""), workload(), governed=False),
+        life.DeleteWorkload("the job names no queue, and none is given to it"),
+    ),
+    "nor is one that a label holds noted": (
+        Sight(job(labelled=True), workload(), governed=False, outside=True),
+        life.DeleteWorkload("the namespace is not governed any more"),
+    ),
+    "what is noted, and has a label by now, is so no more": (
+        Sight(job(ungoverned=True), None, governed=False, outside=True),
+        life.MarkJob(False),
+    ),
+    "a Job of a JobSet is its JobSet's, whatever its label says": (
+        Sight(job(owner=("jobset.x-k8s.io/v1alpha2", "JobSet", "s1")), None, queue="q", governed=False),
+        None,
+    ),
+    "pods of it that are there keep the quota of a namespace that is being deleted": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(live=1, missing_since=NOW - SETTINGS.give_back_ms),
+            queue="q",
+            terminating=True,
+        ),
+        None,
+    ),
+    "a pod asks for more by its claims than was admitted": (
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2, claims_more="more"), queue="q"),
+        life.EvictWorkload("OutOfSync", "more", backoff=True),
+    ),
+    "its room was given away twice": (
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2), queue="q", given_twice="8 gpu"),
+        life.EvictWorkload("OutOfSync", "8 gpu"),
+    ),
+    "deactivated while its owner pauses it": (
+        Sight(job(**RUNNING, paused=True), workload(**ADMITTED, active=False), queue="q"),
+        life.EvictWorkload("Deactivated", "The job is paused by its owner"),
+    ),
+    "not ready in time, while all nodes are silent at once": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": 0, "reserved_at": 0}),
+            PodTally(live=2, ready=1),
+            queue="q",
+            heard_since=None,
+        ),
+        None,
+    ),
+    "not ready in time, and others lack pods that nobody makes": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": 0, "reserved_at": 0}),
+            PodTally(live=2, ready=1),
+            queue="q",
+            made_since=None,
+        ),
+        life.EvictWorkload(
+            "PodsReadyTimeout",
+            "Only 1 of 2 pods are ready, and they had 60 s from the last one's creation",
+            backoff=True,
+            cause="WaitForStart",
+        ),
+    ),
+    "it was whole, and while pods are made for nobody it lacks one": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": 0, "reserved_at": 0}),
+            PodTally(live=1, ready=1, missing_since=1, behind_since=1),
+            queue="q",
+            made_since=None,
+        ),
+        None,
+    ),
     "a job that was never ours": (Sight(job(suspended=False, queue=""), None, governed=False), None),
 }
 
@@ -1519,6 +1706,11 @@ ORPHANED: dict[str, tuple[WorkloadView, PodTally, Any]] = {
     "deleted and kept, a pod is left": (workload(**ADMITTED, deleting=True), PodTally(live=1), None),
     "deleted and kept, no pod is left": (workload(**ADMITTED, deleting=True), PodTally(), life.ReleaseWorkload()),
     "deleted and kept, nothing is held": (workload(deleting=True), PodTally(), None),
+    "deleted, and kept by our finalizer": (
+        workload(deleting=True, seen={"kept": True}),
+        PodTally(),
+        life.LetWorkloadGo(),
+    ),
     "deleted and kept, it had finished": (workload(**ADMITTED, finished=True, deleting=True), PodTally(), None),
 }
 

@@ -28,7 +28,10 @@ from admission.engine.ledger import Charge, Ledger
 from admission.engine.model import (
     KUEUE,
     MUSTER,
+    Check,
+    CheckState,
     ClusterQueue,
+    Cohort,
     Detail,
     Flavor,
     FlavorQuotas,
@@ -92,6 +95,7 @@ class Setting:
         *groups: ResourceGroup,
         flavors: Sequence[Flavor] = (),
         others: Sequence[ClusterQueue] = (),
+        cohorts: Sequence[Cohort] = (),
         used: Mapping[str, Mapping[FlavorResource, int]] | None = None,
         rules: Rules = QUOTA_ONLY,
         nodes: Sequence[Node] = (),
@@ -103,7 +107,7 @@ class Setting:
         self.flavors = {**named, **{flavor.name: flavor for flavor in flavors}}
         self.rules = rules
         self.ledger = Ledger(rules)
-        self.ledger.set_queues([self.queue, *others], [])
+        self.ledger.set_queues([self.queue, *others], cohorts)
         for of, amounts in (used or {}).items():
             self.ledger.charge(Charge(("used", of), of, of, tuple(amounts.items())))
         self.topologies = {topology.name: topology for topology in topologies}
@@ -294,6 +298,23 @@ def test_eviction_is_thought_of_only_where_some_policy_allows_it(
     got = setting.assign(gang(pods(each={"gpu": amount})))
     assert (got.mode, got.reason) == (mode, reason)
     assert setting.asked == ([(("one", "gpu"), amount)] if mode is Mode.PREEMPT else [])
+
+
+@pytest.mark.parametrize(("amount", "mode"), [(6, Mode.PREEMPT), (9, Mode.NO_FIT)])
+def test_what_a_lower_cohort_has_is_taken_back_from_who_borrows_it_further_up(amount: int, mode: Mode) -> None:
+    """As Kueue, though it is more than nominal; what is more than that cohort has is nobody's to take back."""
+    setting = Setting(
+        group(["gpu"], one=[4]),
+        cohort="inner",
+        cohorts=[Cohort("inner", "all"), Cohort("all")],
+        others=[
+            ClusterQueue("other", "inner", groups=(group(["gpu"], one=[4]),)),
+            ClusterQueue("above", "all", groups=(group(["gpu"], one=[4]),)),
+        ],
+        used={"above": {("one", "gpu"): 8}},
+        rules=CLASSICAL,
+    )
+    assert setting.assign(gang(pods(each={"gpu": amount}))).mode is mode
 
 
 def test_numbers_behind_a_no() -> None:
@@ -512,6 +533,21 @@ def test_a_flavor_whose_nodes_are_too_small_is_left_for_the_next() -> None:
     setting = on_nodes(node("n1", 1, kind="a"), node("n2", 1, kind="a"), node("m", 8, kind="b"))
     got = setting.assign(gang(pods(count=1, each={"gpu": 2})))
     assert (got.mode, chosen(got)["main"]["gpu"]) == (Mode.FIT, "two")
+
+
+def test_a_flavor_whose_nodes_are_too_small_is_left_for_one_that_others_hold() -> None:
+    """Of the first quota is free: it would be waited for, for ever."""
+    setting = on_nodes(node("n1", 1, kind="a"), node("m", 8, kind="b"), used={"q": {("two", "gpu"): 8}})
+    got = setting.assign(gang(pods(count=1, each={"gpu": 2})))
+    assert (got.mode, chosen(got)["main"]["gpu"]) == (Mode.PREEMPT, "two")
+
+
+@pytest.mark.parametrize("state", CheckState)
+def test_what_a_check_adds_counts_once_it_is_ready(state: CheckState) -> None:
+    check = Check("c", state, node_selectors=(("main", (("disk", "fast"),)),))
+    setting = on_nodes(node("n1", 4, kind="a"), node("m", 4, kind="b", disk="fast"))
+    got = setting.assign(gang(pods(each={"gpu": 1}), checks=(check,)))
+    assert chosen(got)["main"]["gpu"] == ("two" if state is CheckState.READY else "one")
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -743,6 +779,40 @@ def test_what_only_comes_with_its_nodes_may_be_of_an_elastic_flavor() -> None:
     )
     got = setting.assign(gang(pods(each={"gpu": 1, "licence": 1}, topology=TopologyRequest(required="rack"))))
     assert chosen(got)["main"] == {"gpu": "two", "licence": "one"}
+
+
+CREDITS = replace(MUSTER, transformations=(Transformation("gpu", (("credits", Fraction(2)),)),))
+
+
+def test_what_devices_are_counted_as_beside_them_asks_for_no_level_of_its_own() -> None:
+    """Their nodes are chosen by the flavor of the devices."""
+    setting = Setting(
+        group(["gpu"], two=[100]),
+        group(["credits"], one=[100]),
+        nodes=[node("m", 4, kind="b", rack="r")],
+        flavors=[replace(A, node_labels=()), replace(B, topology="t")],
+        topologies=[Topology("t", ("rack", HOSTNAME_LABEL))],
+        rules=CREDITS,
+    )
+    got = setting.assign(gang(pods(each={"gpu": 1}, topology=TopologyRequest(required="rack"))))
+    assert (got.mode, chosen(got)["main"]) == (Mode.FIT, {"gpu": "two", "credits": "one"})
+
+
+@pytest.mark.parametrize(("required", "mode"), [("rack", Mode.NO_FIT), ("", Mode.FIT)])
+def test_who_must_stand_together_has_no_quota_by_credits_alone_whose_nodes_nobody_chooses(
+    required: str, mode: Mode
+) -> None:
+    """Quota counts its devices as credits, and not as devices."""
+    (counted,) = CREDITS.transformations
+    setting = Setting(
+        group(["credits"], one=[100]),
+        nodes=[node("m", 4, kind="b", rack="r")],
+        flavors=[replace(A, elastic=True)],
+        rules=replace(CREDITS, transformations=(replace(counted, retain=False),)),
+    )
+    asked = TopologyRequest(required=required) if required else None
+    got = setting.assign(gang(pods(count=2, each={"gpu": 1}, topology=asked)))
+    assert got.mode is mode
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,7 @@ def test_where_every_job_is_governed_its_maker_may_say_suspend_as_often_as_he_li
         (job(ownerReferences=CHILD), job(suspend=False, ownerReferences=CHILD), TENANT, None, True),
         # our note
         (job(), job(started=True), TENANT, SAY.inverse, True),
+        (job(), job(started=True), ADMIN, SAY.inverse, True),  # whoever may admit restores by making a job anew
         (job(suspend=False, started=True), job(suspend=False), ADMIN, SAY.label, False),
     ],
 )
@@ -196,7 +197,8 @@ def test_a_job_without_a_queue_gets_the_default_one_and_is_held(made: Json, queu
 
 
 def test_without_the_first_net_the_second_refuses() -> None:
-    assert validate_job(None, job(suspend=None), TENANT, NAMES) == SAY.created_running
+    for caller in (TENANT, US):
+        assert validate_job(None, job(suspend=None), caller, NAMES) == SAY.created_running
     assert validate_job(job(), job(suspend=False), TENANT, NAMES) == SAY.started
     child = job(label=None, ownerReferences=CHILD)
     assert validate_job(child, {**child, "spec": {**child["spec"], "suspend": False}}, TENANT, NAMES) == SAY.child
@@ -286,11 +288,18 @@ def test_the_jobs_of_a_jobset_are_the_jobset_controllers(change: Json) -> None:
         (ADMIN, SAY.child_frozen),
         (JOBSETS, None),
         (garbage, None),
+        (Caller("system:kube-controller-manager"), None),  # the same, where its controllers have no names of their own
         (US, None),
     ):
         assert validate_job(old, new, caller, NAMES) == refused
     mine = {**old, "metadata": {**old["metadata"], "labels": {"team": "a"}}}
     assert validate_job(old, mine, TENANT, NAMES) is None
+    # So they are once they were started, when they are marked.
+    marked = copy.deepcopy(old)
+    marked["spec"]["template"]["metadata"] = {"labels": {NAMES.managed_label: "true"}}
+    smaller = {**marked, "spec": {**marked["spec"], "parallelism": 1}}
+    for caller, refused in ((TENANT, SAY.child_frozen), (JOBSETS, None), (garbage, None)):
+        assert validate_job(marked, smaller, caller, NAMES) == refused
     # Nor does one come to be a child, which would be started with the others, without being one.
     assert validate_job(None, old, TENANT, NAMES) == SAY.child_frozen
     assert validate_job(job(label=None), old, TENANT, NAMES) == SAY.child_frozen
@@ -300,6 +309,19 @@ def test_the_jobs_of_a_jobset_are_the_jobset_controllers(change: Json) -> None:
     orphan["spec"]["template"]["metadata"] = {"labels": {NAMES.managed_label: "true"}}
     changed = {**orphan, "spec": {**orphan["spec"], "parallelism": 400, "suspend": True}}
     assert answer(orphan, changed, TENANT) == (SAY.frozen, False)
+
+
+NOT_SO_OWNED: list[Json] = [{"kind": "Train"}, {"apiVersion": "example.com/v1"}, {"controller": False}]
+
+
+@pytest.mark.parametrize("change", NOT_SO_OWNED, ids=str)
+def test_what_no_jobset_made_is_none_of_its_jobs(change: Json) -> None:
+    old = job(label=None, ownerReferences=[{**CHILD[0], **change}])
+    on = {**old, "spec": {**old["spec"], "suspend": False, "parallelism": 3}}
+    assert answer(None, old, TENANT) == (None, True)
+    assert answer(old, on, TENANT) == (None, False)
+    held = job(ownerReferences=old["metadata"]["ownerReferences"])
+    assert answer(held, {**held, "spec": on["spec"]}, JOBSETS) == (None, True)
 
 
 def _limited(**spec: Any) -> Json:
@@ -479,7 +501,8 @@ def test_lists_written_anew_keep_our_keys() -> None:
     for written in (applied, replaced, annotated):
         after = patched(written, mutate_job(old, written, TENANT, NAMES))
         assert after["spec"] == old["spec"]
-        assert after["metadata"]["annotations"][NAMES.inverse_annotation] == "{}"
+        own = written["metadata"].get("annotations", {})
+        assert after["metadata"]["annotations"] == {**own, NAMES.inverse_annotation: "{}"}
         assert validate_job(old, after, TENANT, NAMES) is None
         assert mutate_job(old, written, US, NAMES) == []
     other = copy.deepcopy(old)
@@ -652,9 +675,31 @@ def test_a_pod_is_pinned_once_and_then_good(made: Json) -> None:
         less = {**pinned, "spec": {**pinned["spec"], **change}}
         left = "affinity" in change and made["metadata"]["annotations"][NAMES.pin_form_annotation] == "domain"
         assert validate_pod(None, less, BY_JOB, NAMES) == (None if left else SAY.pod_unpinned)
-    again = copy.deepcopy(pinned)
-    again["metadata"]["annotations"][NAMES.hosts_annotation] = "a"
-    assert validate_pod(None, again, BY_JOB, NAMES) == SAY.pod_unpinned
+    for notes in ({NAMES.hosts_annotation: "a"}, {NAMES.pinned_annotation: "false"}, {NAMES.pin_form_annotation: "x"}):
+        again = copy.deepcopy(pinned)
+        again["metadata"]["annotations"] |= notes
+        assert validate_pod(None, again, BY_JOB, NAMES) == SAY.pod_unpinned
+    for change in NOT_SO_OWNED:
+        forged = {**pinned, "metadata": {**pinned["metadata"], "ownerReferences": [{**OWNED[0], **change}]}}
+        for caller in (BY_JOB, ADMIN):
+            assert validate_pod(None, forged, caller, NAMES) == SAY.pod_marker
+
+
+@pytest.mark.parametrize("terms", [None, [{"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}]])
+def test_a_pod_is_not_good_by_an_affinity_that_names_no_node(terms: list[Json] | None) -> None:
+    made = pod("ranks", hosts="a,b")
+    pinned = patched(made, mutate_pod(made, NAMES))
+    assert validate_pod(None, pinned, BY_JOB, NAMES) is None
+    pinned["spec"]["affinity"]["nodeAffinity"][NODE_TERMS]["nodeSelectorTerms"] = terms
+    assert validate_pod(None, pinned, BY_JOB, NAMES) == SAY.pod_unpinned
+
+
+def test_a_pod_keeps_what_its_owner_says_of_its_place() -> None:
+    made = pod("gates", node_selector="a=b,c=d")
+    made["spec"] |= {"nodeSelector": {"own": "x"}, "schedulingGates": [{"name": "example.com/own"}]}
+    pinned = patched(made, mutate_pod(made, NAMES))["spec"]
+    assert pinned["nodeSelector"] == {"own": "x", "a": "b", "c": "d"}
+    assert [gate["name"] for gate in pinned["schedulingGates"]] == ["example.com/own", NAMES.topology_gate]
 
 
 @pytest.mark.parametrize(
@@ -664,6 +709,7 @@ def test_a_pod_is_pinned_once_and_then_good(made: Json) -> None:
         ([{"key": "a", "operator": "Exists", "effect": "NoSchedule"}], "b=:NoSchedule", [PATIENT]),
         ([{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}], "", [PATIENT]),
         ([{"key": "a", "operator": "Exists", "effect": "NoExecute"}], "", []),
+        ([{"key": "a", "operator": "Exists", "effect": ""}], "", []),
         ([{"operator": "Exists"}], "", []),
         ([], "a=b:NoExecute", []),
         ([], "a=b:", []),
@@ -704,6 +750,8 @@ def test_pods_of_others() -> None:
     assert validate_pod(None, plain, TENANT, NAMES) is None
     grand = {"metadata": {}, "spec": {"priorityClassName": NAMES.priority_class}}
     assert validate_pod(None, grand, TENANT, NAMES) == SAY.priority_class
+    assert validate_pod(None, grand, ADMIN, NAMES) is None
+    assert validate_pod(None, plain, TENANT, NAMES, governed=True) is None, "nobody has said its priority yet"
 
 
 def test_in_kueue_mode_pods_of_others_that_kueue_marked_are_let_be() -> None:

@@ -42,6 +42,7 @@ from admission.names import (
     JOB_COMPLETION_INDEX,
     JOBSET_JOB_INDEX_LABEL,
     JOBSET_NAMESPACED_JOB_LABEL,
+    JOBSET_REPLICATED_JOB_LABEL,
     KUEUE_GROUP,
     LABELS_OF_JOB,
     Names,
@@ -206,6 +207,14 @@ def test_a_jobset_gets_the_same_keys_at_every_start() -> None:
 
 
 NODE_NAMED = {"spec": {"nodeName": "a", "containers": [{"name": "c"}]}}
+
+
+def surviving() -> Json:
+    raw = job(backoffLimit=6)
+    raw["metadata"]["annotations"] = {NAMES.replace_lost_pods_annotation: "true"}
+    return raw
+
+
 FORMS = [
     (job(), ["a"] * 3, True, "ranks"),
     (job(), ["a"] * 3, False, "gates"),
@@ -214,6 +223,7 @@ FORMS = [
     (job(2, completions=4), ["a"] * 2, True, "gates"),
     (job(5, completions=3), ["a"] * 3, True, "ranks"),
     (job(), ["x" * 40_000] * 3, True, "gates"),
+    (surviving(), ["a"] * 3, True, "gates"),  # a pod that is replaced gets another host
     (job(template=NODE_NAMED), ["a"] * 3, True, "domain"),
     (job(template=NODE_NAMED, completionMode="NonIndexed"), ["a"] * 3, True, "domain"),
 ]
@@ -222,8 +232,10 @@ FORMS = [
 @pytest.mark.parametrize(("raw", "hosts", "can_rank", "form"), FORMS)
 def test_the_least_form_that_leaves_no_choice(raw: Json, hosts: Any, can_rank: bool, form: str) -> None:
     plan = start(JOB, raw, "w", admission(main=hosts), FLAVORS, NAMES, can_rank=can_rank)
-    template = patched(raw, plan.patch)["spec"]["template"]
+    made = patched(raw, plan.patch)
+    template = made["spec"]["template"]
     assert template["metadata"]["annotations"][NAMES.pin_form_annotation] == form
+    assert view(JOB, made, NAMES).gates == (form == "gates")
     assert ("schedulingGates" in template["spec"]) == (form == "gates")
 
 
@@ -232,7 +244,8 @@ def test_one_domain_that_is_wider_than_a_node_is_a_selector() -> None:
     assert made["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "h100", "rack": "r1"}
     assert notes(made["spec"]["template"])["pin"] == "domain"
     several = admission(levels=("rack",), main=["r1", "r2"])
-    assert notes(begin(JOB, job(2), several)["spec"]["template"])["pin"] == "gates"
+    template = begin(JOB, job(2), several)["spec"]["template"]
+    assert (notes(template)["pin"], template["spec"]["nodeSelector"]) == ("gates", {"pool": "h100"})
     assert pins.places_of(several.pod_sets[0]) == [{"rack": "r1"}, {"rack": "r2"}]
 
 
@@ -261,7 +274,7 @@ def test_checks_add_to_the_pods() -> None:
         CheckState.READY,
         node_selectors=(("main", (("zone", "z"),)), ("other", (("no", "no"),))),
         tolerations=(("main", (Toleration("t", "Exists"),)),),
-        labels=(("main", (("booking", "7"),)),),
+        labels=(("main", (("booking", "7"),)), ("other", (("app", "serve"),))),
         annotations=(("main", (("example.com/request", "r1"),)), ("other", (("no", "no"),))),
     )
     raw = job(template={"metadata": {"labels": {"app": "train"}}, "spec": {"containers": [{"name": "c"}]}})
@@ -361,12 +374,20 @@ def test_nothing_is_started_twice() -> None:
     assert "earlier start" in start(JOB, made, "w", admission(main=3), FLAVORS, NAMES, can_rank=True).problems[0]
 
 
-def test_a_changed_job_takes_no_start() -> None:
+@pytest.mark.parametrize("change", [{"resourceVersion": "8"}, {"uid": "another"}], ids=str)
+def test_a_changed_job_takes_no_start(change: Json) -> None:
     plan = start(JOB, job(), "w", admission(main=3), FLAVORS, NAMES, can_rank=True)
     changed = job()
-    changed["metadata"]["resourceVersion"] = "8"
+    changed["metadata"] |= change
     with pytest.raises(AssertionError):
         patched(changed, plan.patch)
+
+
+def test_what_a_flavor_tolerates_and_the_owner_too_stands_once() -> None:
+    borne = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    raw = job(template={"spec": {"containers": [], "tolerations": [borne]}})
+    made = begin(JOB, raw, admission(main=3))
+    assert made["spec"]["template"]["spec"]["tolerations"] == [borne]
 
 
 def test_a_template_is_put_back_in_the_job_that_was_looked_at_alone() -> None:
@@ -375,11 +396,61 @@ def test_a_template_is_put_back_in_the_job_that_was_looked_at_alone() -> None:
     stopped["spec"]["suspend"] = True
     late = pins.restore(stopped, NAMES)
     assert late is not None
-    changed = copy.deepcopy(stopped)
-    changed["metadata"]["generation"] += 1
+    for change in ({"generation": stopped["metadata"]["generation"] + 1}, {"uid": "another"}):
+        changed = copy.deepcopy(stopped)
+        changed["metadata"] |= change
+        with pytest.raises(AssertionError):
+            patched(changed, late)
+    assert patched(stopped, late)["spec"]["template"] == job()["spec"]["template"]
+
+
+def _late(what: str) -> tuple[Json, list[Json] | None]:
+    """An object, and a write of it by how it was."""
+    marked = {"labels": {NAMES.managed_label: "true"}}
+    child = job(1, template={"metadata": marked, "spec": {"nodeSelector": {"a": "b"}}})
+    child["metadata"]["labels"] = {JOBSET_REPLICATED_JOB_LABEL: "driver"}
+    gated = job()
+    gated["spec"]["schedulingGates"] = [{"name": NAMES.topology_gate}]
+    match what:
+        case "put back as another controller found it":
+            return child, restore_as(JOB, child, [], NAMES)
+        case "a Job of a JobSet put back":
+            return child, restore_child(child, jobset(), NAMES)
+        case "a Job of a JobSet whose owner selects no more":
+            return child, unselect(child, jobset())
+        case _:
+            return gated, ungate(gated, "n1", NAMES)
+
+
+@pytest.mark.parametrize(
+    ("what", "field"),
+    [
+        *(
+            (what, field)
+            for what in (
+                "put back as another controller found it",
+                "a Job of a JobSet put back",
+                "a Job of a JobSet whose owner selects no more",
+            )
+            for field in ("uid", "generation")
+        ),
+        ("a pod let go to its node", "uid"),
+    ],
+)
+def test_what_is_written_late_is_written_to_what_was_looked_at_alone(what: str, field: str) -> None:
+    seen, late = _late(what)
+    assert late
+    assert patched(seen, late) != seen
+    changed = copy.deepcopy(seen)
+    changed["metadata"][field] = "another"
     with pytest.raises(AssertionError):
         patched(changed, late)
-    assert patched(stopped, late)["spec"]["template"] == job()["spec"]["template"]
+
+
+def test_a_pod_that_is_let_go_to_a_domain_keeps_its_own_selector() -> None:
+    gated = job()
+    gated["spec"] |= {"schedulingGates": [{"name": NAMES.topology_gate}], "nodeSelector": {"x": "y"}}
+    assert patched(gated, ungate(gated, {"rack": "r1"}, NAMES))["spec"]["nodeSelector"] == {"rack": "r1", "x": "y"}
 
 
 def test_a_former_leader_cannot_stop_a_later_start() -> None:
@@ -391,6 +462,10 @@ def test_a_former_leader_cannot_stop_a_later_start() -> None:
     with pytest.raises(AssertionError):
         patched(second, late)
     assert patched(first, late)["spec"]["suspend"] is True
+    # Nor can one of another job, by a name that was given again.
+    other = {**job(), "metadata": {**job()["metadata"], "uid": "another"}}
+    with pytest.raises(AssertionError):
+        patched(other, suspend(job(), NAMES))
 
 
 META = st.none() | st.fixed_dictionaries(
@@ -526,6 +601,7 @@ def test_hosts_that_have_no_pod_yet() -> None:
         (["c"], [3, 0], ["a", "a"]),  # its own is taken: the first that is left
         (["a"], [None, None, None], ["a", "b", "c"]),
         (["a", "a", "b"], [0, 7], ["c", None]),
+        ([], [2, None, None, None], ["b", "a", "a", "c"]),  # what one gets by its rank no other gets
     ],
 )
 def test_gated_pods_get_the_hosts_of_their_ranks(taken: list[str], ranks: list[Any], hosts: list[Any]) -> None:
