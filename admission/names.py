@@ -139,33 +139,33 @@ class Names:
 
     # Labels and annotations on jobs.
     queue_label = _key("queue-name")
-    """On a Job or JobSet: the LocalQueue it waits in."""
+    """On a Job or JobSet: the LocalQueue in which it waits."""
     priority_class_label = _key("priority-class")
-    """On a job: the WorkloadPriorityClass by which it stands in the queue."""
+    """On a job: its WorkloadPriorityClass."""
     max_exec_time_label = _key("max-exec-time-seconds")
-    """On a job: for so many seconds it may run, earlier starts included; then it is stopped for good."""
+    """On a job: the most seconds that it may run, earlier starts included. Then it is stopped for good."""
     pause_label = _key("pause")
-    """On a job, by its owner: "true" takes it out of the queue, or stops it, until the label goes."""
+    """On a job, by its owner: "true" stops it and keeps it out of the queue, until the label is removed."""
     prebuilt_label = _key("prebuilt-workload-name")
     """On a job, label or annotation: the Workload that somebody else makes for it. Nobody looks for that here."""
     ungoverned_label = _key("ungoverned")
-    """On a job without a queue that is held, and that nobody queues: such jobs are not queued any more, or this one
-    cannot be as it is written."""
+    """On a held job without a queue label that is not queued: such jobs are no longer governed, or this one cannot be
+    queued as it is written."""
     min_parallelism_annotation = _key("job-min-parallelism")
-    """On a Job: with so many pods at a time it may start where there is no room for all."""
+    """On a Job: the parallelism with which it may start if there is no room for all pods."""
     replace_lost_pods_annotation = _key("replace-lost-pods")
-    """On a job, by its owner: "true" says that it survives the loss of a pod. When a node dies, only the pods that
-    stood there are replaced."""
+    """On a job, by its owner: "true" says that it survives the loss of a pod. When a node dies, only the pods on it are
+    replaced."""
     inverse_annotation = _key("restore")
-    """On a started job: what was there before the start, for restoring it byte for byte."""
+    """On a started job: its template from before the start, to restore it byte for byte."""
 
     # Labels and annotations on pod templates and pods (the marker is what policies select on).
     managed_label = _key("managed")
     """On pods of admitted gangs: "true". The pod policies select on it."""
     workload_uid_label = _key("workload-uid")
-    """On pods: the uid of the Workload that pays for them."""
+    """On pods: the uid of the Workload that is charged for them."""
     pod_set_label = _key("podset")
-    """On pods: which pod set of the Workload they are of."""
+    """On pods: their pod set in the Workload."""
     pin_form_annotation = _key("pin")
     """On a pod template: `domain`, `ranks` or `gates`."""
     hosts_annotation = _key("hosts")
@@ -185,46 +185,46 @@ class Names:
     """The scheduling gate that Kueue puts into the template of an elastic job when that is created, and takes off
     each pod."""
     required_topology_annotation = _key("podset-required-topology")
-    """On a pod template: one domain of this level (a label of nodes) holds the whole pod set, or it waits."""
+    """On a pod template: the whole pod set is placed in one domain of this level (a label of nodes), or waits."""
     preferred_topology_annotation = _key("podset-preferred-topology")
-    """On a pod template: one domain of this level where that is possible, else of the next wider one."""
+    """On a pod template: the pod set is placed in one domain of this level if possible, else of the next wider one."""
     unconstrained_topology_annotation = _key("podset-unconstrained-topology")
-    """On a pod template: "true" lets its pods stand anywhere in the topology."""
+    """On a pod template: "true" lets its pods be placed anywhere in the topology."""
     slice_required_topology_annotation = _key("podset-slice-required-topology")
-    """On a pod template: each slice of the pod set stands in one domain of this level."""
+    """On a pod template: each slice of the pod set is placed in one domain of this level."""
     slice_size_annotation = _key("podset-slice-size")
     """On a pod template: how many pods a slice has."""
     slice_layers_annotation = _key("podset-slice-required-topology-constraints")
     """On a pod template: slices of several layers, the widest first, as JSON: `[{"topology": LEVEL, "size": PODS},
     ...]`."""
     group_name_annotation = _key("podset-group-name")
-    """On a pod template: pod sets of one name share a domain."""
+    """On a pod template: pod sets with the same name share a domain."""
 
     # Labels, annotations and finalizer of Workloads.
     job_uid_label = _key("job-uid")
     """On a Workload: the uid of the job it stands for."""
     spec_hash_annotation = _key("spec-hash")
-    """On a Workload: hash of what its job asked for when the spec was written."""
+    """On a Workload: hash of what its job requested when the spec was written."""
     defaults_annotation = _key("defaults-hash")
     """On a Workload: hash of what was added to the pods of its job when its spec was written."""
     queued_since_annotation = _key("queued-since")
-    """On a Workload: since when it waits as it is, where that is not its creation; an RFC 3339 time."""
+    """On a Workload: since when it has waited, if that is not its creation; an RFC 3339 time."""
     arrival_annotation = _key("arrival")
-    """On a Workload: when its job came, so that those of one second stand in the order in which they were made:
-    its creation, and the version in which it was seen first."""
+    """On a Workload: when its job came, so that jobs of one second keep the order of their creation: the time of
+    creation, and the version in which the job was first seen."""
     added_annotation = _key("added-to-pods")
     """On a pod template in a Workload of Kueue's kind: what the API server adds to the pods, as JSON: fields of
     their spec, and in place of containers what each of them requests and is limited to."""
     claimed_devices_annotation = _key("claimed-devices")
-    """On a pod template in a Workload: [[DeviceClass, extended resource, devices], ...], what each pod asks for by
-    its claims, and none for a class that it asks for by that one's own name; or, as JSON, too, a sentence why that
-    is not known."""
+    """On a pod template in a Workload: [[DeviceClass, extended resource, devices], ...], what each pod requests by its
+    claims, without classes that it requests by their own name; or, also as JSON, a sentence why that is not known."""
     allowed_flavors_annotation = _key("workload-allowed-resource-flavors")
-    """On a Workload: flavors it may get, joined by commas."""
+    """On a Workload: the only flavors that it may get, joined by commas."""
     gated_by_annotation = _key("admission-gated-by")
-    """On a job and its Workload: who holds it back from the queue, joined by commas; absent or empty: nobody."""
+    """On a job and its Workload: names of those who hold it out of the queue, joined by commas. Absent or empty:
+    none."""
     decision_annotation = _key("decision")
-    """On an Event: the decision that it tells of, as logs and the Workload's status.decision name it."""
+    """On an Event: its decision, as logs and the Workload's status.decision name it."""
     priority_boost_annotation = _key("priority-boost")
     """On a Workload: a whole number that is added to its priority, wherever priorities are compared."""
     finalizer = _key("resource-in-use")

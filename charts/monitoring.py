@@ -50,13 +50,13 @@ ALERTS: tuple[Alert, ...] = (
         "3m",
         "critical",
         "No replica of Muster leads, or more than one says so",
-        "Jobs with a queue are held and nothing is admitted; gangs that run go on. Look at the replicas and the lease "
-        "(kubectl -n @NAMESPACE@ get pods,lease) and at the logs: a replica that cannot reach the API server, or "
-        "cannot write the lease muster-controller, does not lead ('lease not reached' in its log says why; 'database "
-        "space exceeded' is an etcd that is full); one that is not READY may not read, or does not get, "
-        "all that it needs ('list failed' in its log). Where HOLDER is a pod that is READY, Muster leads, and "
-        "Prometheus does not reach its /metrics. Two leaders for longer than a scrape are a bug: the former one is "
-        "fenced and writes nothing, but report it.",
+        "No jobs are admitted; gangs that run go on. Look at the replicas and the Lease (kubectl -n @NAMESPACE@ "
+        "get pods,lease), and at the logs. A replica that cannot reach the API server, or cannot write the Lease "
+        "muster-controller, does not lead: 'lease not reached' in its log says why ('database space exceeded' is "
+        "an etcd that is full). A replica that is not READY may not read, or does not get, all that it needs: see "
+        "'list failed' in its log. If HOLDER is a pod that is READY, Muster leads, and Prometheus does not reach "
+        "its /metrics. Two leaders for longer than a scrape are a bug: the former one is fenced and writes "
+        "nothing, but please report it.",
     ),
     Alert(
         "MusterRestarts",
@@ -65,12 +65,12 @@ ALERTS: tuple[Alert, ...] = (
         "30m",
         "critical",
         "A replica of Muster ends again and again",
-        "For half an hour one was never ten minutes old. Nothing is lost or given twice by that, and gangs that run go "
-        "on; but each new leader reads all lists first, and others wait. kubectl -n @NAMESPACE@ describe pods -l "
-        "app.kubernetes.io/component=controller says why under Last State and in its Events. OOMKilled: raise "
-        "resources.limits.memory of the chart (some 200 MB, and 10 KB for each job that is there, finished ones too, "
-        "with one pod: ttlSecondsAfterFinished lets jobs go). Liveness probe failed: give it more CPU. Error: "
-        f"{_LOGS} --previous has the reason in its last lines.",
+        "For half an hour no replica was ever ten minutes old. kubectl -n @NAMESPACE@ describe pods -l "
+        "app.kubernetes.io/component=controller says why, under Last State and in its Events. OOMKilled: raise "
+        "resources.limits.memory of the chart (some 200 MB, and 10 KB for each job with one pod, finished jobs "
+        f"too: ttlSecondsAfterFinished deletes jobs). Liveness probe failed: give it more CPU. Error: {_LOGS} "
+        "--previous has the reason in its last lines. Nothing is lost or given away twice by restarts, and gangs "
+        "that run go on; but each new leader first reads all lists, and others wait.",
     ),
     Alert(
         "MusterJobsNotHeld",
@@ -78,12 +78,12 @@ ALERTS: tuple[Alert, ...] = (
         "5m",
         "critical",
         "What holds jobs with a queue back is gone, or not whole",
-        "The leader's proof of it failed: policies, bindings or webhooks of the chart are missing (those of "
-        "refuseBarePods and restrictPriorities too), or the PriorityClass muster-gang, or somebody else's admission "
-        "undoes them. `muster queues` begins with what is gone. Where it quotes a policy of somebody else's that "
-        "refuses the dry run in the namespace default, have it exempt the ServiceAccount muster-controller. Until "
-        "it is mended Muster suspends jobs that slip through after the fact; without the class pods of gangs are "
-        "refused. Install the chart again (helm upgrade).",
+        "Install the chart again (helm upgrade). `muster queues` first names what is missing: policies, bindings "
+        "or webhooks of the chart (those of refuseBarePods and restrictPriorities too), or the PriorityClass "
+        "muster-gang; or somebody else's admission undoes the hold. If it quotes somebody else's policy that "
+        "refuses the dry run in the namespace default, exempt the ServiceAccount muster-controller from it. Until "
+        "this is repaired, Muster suspends jobs that slip through after the fact; without the class, pods of "
+        "gangs are refused.",
     ),
     Alert(
         "MusterLedgerDrift",
@@ -91,11 +91,12 @@ ALERTS: tuple[Alert, ...] = (
         "5m",
         "critical",
         "The books of Muster differ from what the API server says",
-        f"Quota or nodes may be counted wrong. Keep what {_LOGS} | grep differs prints: the lines 'the ledger differs "
-        "from its recomputation' or 'the copy differs from the server' tell the difference. Then delete the leader's "
-        "pod, whose name HOLDER of kubectl -n @NAMESPACE@ get lease muster-controller begins with (the next one "
-        "counts anew from lists), and report the lines. The latter alone, without this alert, say that a watch lost "
-        "events, and that a new list brought them.",
+        f"Quota or nodes may be counted wrong. Keep what {_LOGS} | grep differs prints: the lines 'the ledger "
+        "differs from its recomputation' and 'the copy differs from the server' have the difference. Then delete "
+        "the leader's pod (its name is the first part of HOLDER in kubectl -n @NAMESPACE@ get lease "
+        "muster-controller): the next leader counts again from lists. Please report the lines. 'the copy differs "
+        "from the server' without this alert says only that a watch lost events, and that a new list made up for "
+        "them.",
     ),
     Alert(
         "MusterDecisionsFail",
@@ -103,10 +104,10 @@ ALERTS: tuple[Alert, ...] = (
         "5m",
         "critical",
         "Decisions of Muster fail: nobody is admitted or evicted",
-        "A defect of Muster; gangs that run go on. It tries again each minute at the latest, and goes on by itself "
-        f"when what it fails over is gone. {_LOGS} | grep 'decision failed' has the traceback, and in about the gang, "
-        "where it is one: pause or delete its job. Else what changed last (quota, nodes) may be it: take that back. "
-        "Please report it.",
+        f"This is a defect of Muster: please report it. Gangs that run go on. {_LOGS} | grep 'decision failed' has "
+        "the traceback and, under about, the gang that is the cause, if it is one: pause or delete its job. Else "
+        "undo what changed last (quota, nodes). Muster tries again at least each minute, and goes on by itself "
+        "when the cause is gone.",
     ),
     Alert(
         "MusterWebhookCertificate",
@@ -114,9 +115,10 @@ ALERTS: tuple[Alert, ...] = (
         "1h",
         "critical",
         "The webhook's certificate ends in less than a week",
-        "When it has ended, no job with a queue can be created. Made by the controller, it is renewed at two thirds "
-        f"of its 90 days: see why it was not, {_LOGS} | grep 'certificate not looked after' (the right to update the "
-        "Secret muster-webhook). Made by cert-manager: kubectl -n @NAMESPACE@ describe certificate muster-webhook.",
+        "When it has expired, no job with a queue can be created. If the controller issues it, it is renewed at "
+        f"two thirds of its 90 days: {_LOGS} | grep 'certificate not looked after' says why it was not (the right "
+        "to update the Secret muster-webhook). If cert-manager issues it: kubectl -n @NAMESPACE@ describe "
+        "certificate muster-webhook.",
     ),
     Alert(
         "MusterWebCertificate",
@@ -124,10 +126,10 @@ ALERTS: tuple[Alert, ...] = (
         "1h",
         "warning",
         "The certificate of the page and the visibility API ends in less than a week",
-        "When it has ended, the API server asks the visibility API no more, and commands read places and reasons from "
-        "the objects, which say less; jobs are admitted as before. It is renewed at two thirds of its 90 days: see why "
-        f"it was not, {_LOGS} | grep -e 'certificate not looked after' -e 'visibility API not looked after' (the right "
-        "to update the Secret muster-web).",
+        f"It is renewed at two thirds of its 90 days: {_LOGS} | grep -e 'certificate not looked after' -e "
+        "'visibility API not looked after' says why it was not (the right to update the Secret muster-web). When "
+        "it has expired, the API server no longer asks the visibility API, and commands read places and reasons "
+        "from the objects, which say less. Jobs are admitted as before.",
     ),
     Alert(
         "MusterQueueBlocked",
@@ -137,10 +139,11 @@ ALERTS: tuple[Alert, ...] = (
         "30m",
         "warning",
         "Gangs wait in {{ $labels.cluster_queue }}, and none of them runs",
-        f"{_WHO} lists them, each with its reason, and `muster why JOB -n NAMESPACE` says what to do. Often a quota "
-        "that no gang fits into, a flavor without nodes, a queue that is inactive (MusterQueueInactive), or an "
-        "admission check that never answers or asks to try again and again (status.admissionChecks of the Workload). "
-        "Gangs that are paused, gated or switched off, and those of stopped queues, are not counted.",
+        f"{_WHO} lists them, each with its reason, and `muster why JOB -n NAMESPACE` says what to do. Often the "
+        "cause is a quota into which no gang fits, a flavor without nodes, an inactive queue "
+        "(MusterQueueInactive), or an admission check that never answers or always asks to try again "
+        "(status.admissionChecks of the Workload). Gangs that are paused, gated or inactive, and those of stopped "
+        "queues, are not counted.",
     ),
     Alert(
         "MusterQueueInactive",
@@ -148,11 +151,10 @@ ALERTS: tuple[Alert, ...] = (
         "10m",
         "warning",
         "ClusterQueue {{ $labels.cluster_queue }} admits nothing: {{ $labels.reason }}",
-        "What it has admitted goes on, and all that comes waits. `muster queues {{ $labels.cluster_queue }}` names in "
-        "STATE what is missing or not active: a flavor, a "
-        "topology, an admission check (see whether its controller runs), or a loop of cohorts. `muster lint "
-        "--cluster` says what was meant where a name is mistyped. Queues that are stopped, or being deleted, are not "
-        "counted.",
+        "What it has admitted goes on, and new jobs wait. `muster queues {{ $labels.cluster_queue }}` names in "
+        "STATE what is missing or not active: a flavor, a topology, an admission check (see whether its "
+        "controller runs), or a cycle of cohorts. If a name is mistyped, `muster lint --cluster` says what was "
+        "meant. Queues that are stopped, or being deleted, are not counted.",
     ),
     Alert(
         "MusterGangStarved",
@@ -162,12 +164,12 @@ ALERTS: tuple[Alert, ...] = (
         "15m",
         "warning",
         "A gang of {{ $labels.cluster_queue }} waits for {{ $value | humanizeDuration }} while others are admitted",
-        "It has waited twice as long as those that were admitted in the last six hours, on average: smaller or more "
-        f"important gangs pass it by. (Of a queue where all wait long MusterLongWait tells.) {_WHO} lists who waits in "
-        "which place, and `muster why JOB -n NAMESPACE` what is missing. Gangs that could never have so much, or "
-        "demand what is not honoured, are not counted, nor those whose nodes pods of others hold (a DaemonSet, say): "
-        "none of them is passed by. Give it a higher priority, more quota, or set queueingStrategy: StrictFIFO where "
-        "order counts for more than use.",
+        "Smaller or more important gangs pass it: it has waited twice as long as those that were admitted in the "
+        f"last six hours, on average. {_WHO} lists the waiting gangs in their order, and `muster why JOB -n "
+        "NAMESPACE` says what is missing. Give it a higher priority or more quota, or set queueingStrategy: "
+        "StrictFIFO if order matters more than use. Not counted are gangs that no other passes: those that "
+        "request more than they can ever have, or what is not honoured, and those whose nodes are held by pods of "
+        "others (a DaemonSet, for example). If all gangs of a queue wait long, MusterLongWait fires.",
     ),
     Alert(
         "MusterChecksWait",
@@ -176,9 +178,9 @@ ALERTS: tuple[Alert, ...] = (
         "warning",
         "A gang of {{ $labels.cluster_queue }} holds quota and waits for admission checks for "
         "{{ $value | humanizeDuration }}",
-        f"What it holds stands idle. {_WHO} lists it as reserved, and `muster why JOB -n NAMESPACE` says which check "
-        "has not answered and whose it is: see whether that controller runs, and its log. To give the quota to others "
-        "meanwhile, pause the job.",
+        f"{_WHO} lists it as reserved, and `muster why JOB -n NAMESPACE` says which check has not answered, and "
+        "which controller should: see whether that controller runs, and its log. What the gang holds is idle: to "
+        "give the quota to others meanwhile, pause the job.",
     ),
     Alert(
         "MusterPodsStandStill",
@@ -186,13 +188,12 @@ ALERTS: tuple[Alert, ...] = (
         "1m",
         "critical",
         "Pods are {{ $labels.step }} for nobody: {{ $value }} admitted gangs wait for that",
-        "Placed: see whether kube-scheduler runs. Made: "
-        "whoever makes pods of Jobs, or Jobs of JobSets, is away, or the API server refuses what they make. It is "
-        "nothing of the gangs, which keep their quota and are not sent back. `muster jobs -A` lists them as starting, "
-        "and `muster why JOB -n NAMESPACE` quotes the refusal, as of a webhook of somebody that does not answer: "
-        "repair it, or delete its configuration (kubectl get validatingwebhookconfigurations,"
-        "mutatingwebhookconfigurations). Where it quotes none: see whether kube-controller-manager runs, and JobSet's "
-        "controller.",
+        "Placed: see whether kube-scheduler runs. Made: `muster why JOB -n NAMESPACE` of a job that `muster jobs "
+        "-A` lists as starting quotes who refuses the pods, for example somebody's webhook that does not answer: "
+        "repair it, or delete its configuration (kubectl get "
+        "validatingwebhookconfigurations,mutatingwebhookconfigurations). If it quotes no refusal, see whether "
+        "kube-controller-manager and JobSet's controller run. The gangs are not to blame: they keep their quota, "
+        "and are not evicted.",
     ),
     Alert(
         "MusterPodsLinger",
@@ -201,11 +202,10 @@ ALERTS: tuple[Alert, ...] = (
         "warning",
         "Pods of an evicted gang of {{ $labels.cluster_queue }} ought to have ended {{ $value | humanizeDuration }} "
         "ago, and have not",
-        "It holds its quota and its nodes until they have, and others wait. Their terminationGracePeriodSeconds are "
-        "over. "
-        f"{_WHO} lists it as leaving, and `muster why JOB -n NAMESPACE` names the pods and their nodes: a kubelet that "
-        "does not answer, or a volume that does not unmount. Where the containers have surely ended, or the machine is "
-        "off: kubectl delete pod POD -n NAMESPACE --force.",
+        f"{_WHO} lists it as leaving, and `muster why JOB -n NAMESPACE` names the pods and their nodes. Their "
+        "terminationGracePeriodSeconds are over: look for a kubelet that does not answer, or a volume that does "
+        "not unmount. If the containers have surely ended, or the machine is off: kubectl delete pod POD -n "
+        "NAMESPACE --force. Until the pods are gone, the gang holds its quota and nodes, and others wait.",
     ),
     Alert(
         "MusterLongWait",
@@ -214,9 +214,9 @@ ALERTS: tuple[Alert, ...] = (
         "10m",
         "info",
         "Gangs of {{ $labels.cluster_queue }} waited {{ $value | humanizeDuration }}",
-        "Its quota is small for what is asked of it, or it gets back late what others borrowed. `muster queues "
-        "{{ $labels.cluster_queue }} -A` shows what it has, uses, lends and borrows now, the team dashboard since "
-        "when.",
+        "The quota of the queue is small for what its jobs request, or it gets back late what others borrowed. "
+        "`muster queues {{ $labels.cluster_queue }} -A` shows what it has, uses, lends and borrows now; the team "
+        "dashboard shows since when.",
     ),
     Alert(
         "MusterQuotaAboveCapacity",
@@ -225,9 +225,9 @@ ALERTS: tuple[Alert, ...] = (
         "30m",
         "warning",
         "More {{ $labels.resource }} of flavor {{ $labels.flavor }} is promised than its nodes have",
-        "Not every team can have its own at once: some wait within their quota, for nodes. Nodes are cordoned or not "
-        "ready (`muster nodes`), or the quotas add up to too much (`muster lint --cluster` names them). Flavors whose "
-        "nodes an autoscaler brings are marked elastic: true and not counted.",
+        "Not all teams can have their own quota at once: some wait for nodes within their quota. Either nodes are "
+        "cordoned or not ready (`muster nodes`), or the quotas add up to too much (`muster lint --cluster` names "
+        "them). Flavors whose nodes an autoscaler creates are marked elastic: true, and are not counted.",
     ),
     Alert(
         "MusterEvictionsRepeat",
@@ -236,10 +236,11 @@ ALERTS: tuple[Alert, ...] = (
         "10m",
         "warning",
         "Gangs of {{ $labels.cluster_queue }} are evicted again and again: {{ $labels.reason }}",
-        "`kubectl get events -A --field-selector reason=EvictedDueTo{{ $labels.reason }}` names the jobs, and why. "
-        "PodsReadyTimeout: images, volumes or pinned nodes that do not take the pods; the Workload's condition "
-        "Evicted names them. NodeFailures: nodes that come and go. AdmissionCheck: a check that asks to try again; "
-        "see what it says in status.admissionChecks of the Workload, and the controller that answers it.",
+        "`kubectl get events -A --field-selector reason=EvictedDueTo{{ $labels.reason }}` names the jobs, and "
+        "why. PodsReadyTimeout: images, volumes, or pinned nodes that do not take the pods; the Workload's "
+        "condition Evicted names them. NodeFailures: nodes that come and go. AdmissionCheck: a check that asks to "
+        "try again; see its message in status.admissionChecks of the Workload, and the controller that answers "
+        "it.",
     ),
     Alert(
         "MusterForbidden",
@@ -247,9 +248,9 @@ ALERTS: tuple[Alert, ...] = (
         "5m",
         "warning",
         "Muster may not {{ $labels.verb }} {{ $labels.resource }}",
-        "Its ClusterRole lacks a right, or a policy of somebody else refuses its writes: the log (write failed; list "
-        "failed of what it reads) quotes the refusal, and so does an Event Refused where it is about a job. Compare "
-        "the role with that of the chart's version, or install the chart again (helm upgrade).",
+        "Its ClusterRole lacks a right, or somebody else's policy refuses its writes. The log quotes the refusal "
+        "('write failed'; 'list failed' for what it reads), and so does an Event Refused of the job, if it is "
+        "about one. Compare the role with that of the chart's version, or install the chart again (helm upgrade).",
     ),
     Alert(
         "MusterWritesFail",
@@ -257,11 +258,11 @@ ALERTS: tuple[Alert, ...] = (
         "15m",
         "warning",
         "Writes of Muster fail with {{ $labels.error }}",
-        "Of jobs, Workloads, statuses of queues and Events. One write that comes too late is read again at once and "
-        "not counted; what comes too late five times in a row is (Conflict, NotFound): another controller writes the "
-        "same objects. Otherwise the API server refuses them (Invalid, Forbidden: often a policy of somebody else), "
-        f"or does not answer. {_LOGS} | grep 'write failed' names the job or the queue, and quotes the refusal; of "
-        "Events at level debug.",
+        f"{_LOGS} | grep 'write failed' names the job or the queue, and quotes the refusal (of Events at level "
+        "debug). Conflict and NotFound: another controller writes the same objects; these count only when a write "
+        "comes too late five times in a row. Invalid and Forbidden: the API server refuses the writes, often by "
+        "somebody else's policy. Otherwise it does not answer. Writes of jobs, Workloads, statuses of queues and "
+        "Events are counted.",
     ),
     Alert(
         "MusterWatchSilent",
@@ -269,9 +270,9 @@ ALERTS: tuple[Alert, ...] = (
         "5m",
         "warning",
         "Nothing heard of {{ $labels.kind }} for 15 minutes",
-        "Decisions rest on an old picture. Look at the connection to the API server, and at its flow control "
-        f"(priority and fairness): {_LOGS} | grep -E 'list failed|watch broke' says what it answers. (When it answers "
-        "nothing at all, no replica leads, and MusterNotLeading tells.)",
+        "Decisions rest on old objects. Look at the connection to the API server, and at its flow control "
+        f"(priority and fairness): {_LOGS} | grep -E 'list failed|watch broke' has its answer. (If it answers "
+        "nothing at all, no replica leads, and MusterNotLeading fires.)",
     ),
     Alert(
         "MusterCycleSlow",
@@ -279,8 +280,8 @@ ALERTS: tuple[Alert, ...] = (
         "15m",
         "warning",
         "One decision in a hundred takes longer than a second",
-        "Admissions come late, not wrong. Give the controller more CPU, and look at how many gangs of different shape "
-        "wait: those of one shape are tried once.",
+        "Admissions come late, but are not wrong. Give the controller more CPU, and see how many gangs of "
+        "different shape wait: gangs of one shape are tried once.",
     ),
 )
 

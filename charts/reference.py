@@ -121,9 +121,9 @@ def configuration() -> str:
     return (
         "# The configuration file\n\n"
         + HEAD
-        + "`muster controller --config FILE` reads it once, at its start; the chart writes it from `config` of its "
-        "values, into the ConfigMap `muster-controller`. All that is wrong is told at once, with lines; a key that "
-        "does not exist is refused with the nearest one that does. Durations are written as `90s` or `1h30m`.\n\n"
+        + "`muster controller --config FILE` reads it once, when it starts. The chart writes it from `config` of its "
+        "values, into the ConfigMap `muster-controller`. All errors are reported at once, with their lines; for a "
+        "key that does not exist the nearest one is named. Durations are written as `90s` or `1h30m`.\n\n"
         + _table(("key", "type", "default", "meaning"), rows)
     )
 
@@ -316,12 +316,12 @@ def labels() -> str:
         "# Labels and annotations\n\n"
         + HEAD
         + "With `apiGroup: kueue.x-k8s.io` they begin with `kueue.x-k8s.io/` instead. A *job* is a Job or a JobSet. "
-        "What says nothing where it stands, for it is misspelt or belongs elsewhere, is told by an Event `UnknownKey` "
-        "of the job.\n\n## What owners of jobs write\n\n"
+        "An Event `UnknownKey` of the job names keys that have no effect, because they are misspelt or in the wrong "
+        "place.\n\n## What owners of jobs write\n\n"
         + table(by_owners)
         + "\n## What others write on a Workload\n\n"
         + table(names.said_of_workloads)
-        + "\n## What Muster writes\n\nLeave these as they are; most of them nobody else may change. Pods that wait "
+        + "\n## What Muster writes\n\nDo not change these; the API server refuses most changes. Pods that wait "
         f"for their node behind a scheduling gate have the gate `{names.topology_gate}`, and quota that is in use has "
         f"the finalizer `{names.finalizer}`.\n\n" + table(keys.keys() - by_owners - names.said_of_workloads - refused)
     )

@@ -104,17 +104,17 @@ class Section(BaseModel):
 
 
 class RequeuingStrategy(Section):
-    """How such a gang comes back."""
+    """How a gang that did not get ready is tried again."""
 
     timestamp: Literal["Eviction", "Creation"] = "Eviction"
-    """Where an evicted workload queues: as of its eviction, or as of its creation."""
+    """Place in the queue of a gang that was evicted so: by the time of its eviction, or of its creation."""
     backoff_limit_count: Annotated[int, Field(ge=0)] | None = None
-    """Deactivated after so many. Left out: never."""
+    """The most requeues; after one more the gang is deactivated. If not set: never."""
     backoff_base_seconds: Annotated[int, Field(ge=0)] = 60
-    """Wait after the first eviction; doubled with each. By gang up to an eighth more, so that not all are back at once;
-    in Kueue mode no more."""
+    """Wait after the first eviction, doubled with each further one. Each gang waits up to an eighth longer, so that not
+    all come back at once; not in Kueue mode."""
     backoff_max_seconds: Annotated[int, Field(ge=0)] = 3600
-    """At most so long."""
+    """The longest such wait."""
 
     @model_validator(mode="after")
     def _ordered(self) -> RequeuingStrategy:
@@ -124,17 +124,17 @@ class RequeuingStrategy(Section):
 
 
 class WaitForPodsReady(Section):
-    """A gang whose pods are not all ready in time is evicted and queued again."""
+    """A gang whose pods are not all ready in time is evicted and requeued."""
 
     enable: bool = True
-    """False: nobody is evicted for pods that do not get ready, but for those that kube-scheduler cannot place
+    """False: no gang is evicted because its pods do not get ready; only because kube-scheduler cannot place them
     (podsUnschedulableTimeout)."""
     timeout: LongDuration = 1800.0
-    """From the creation of the last pod until all are ready. Sooner, but not in Kueue mode, where the API server has
-    refused pods for a minute, and later while pods are made for nobody."""
+    """Time from the creation of the last pod until all are ready. It ends earlier if the API server has refused pods
+    for a minute (not in Kueue mode), and later while pods are created for no gang at all."""
     recovery_timeout: Duration | None = None
-    """The same after a pod of a running gang was lost; 0: at once. Left out: as timeout. In Kueue mode from when it
-    was lost on, and 0 means for ever."""
+    """The same after a pod of a running gang was lost; 0: the gang is evicted at once. If not set: as timeout. In Kueue
+    mode it counts from the loss, and 0 means for ever."""
     requeuing_strategy: RequeuingStrategy = RequeuingStrategy()
 
     @property
@@ -151,13 +151,15 @@ _STRATEGIES = (
 
 class FairSharing(Section):
     preemption_strategies: list[Literal["LessThanOrEqualToFinalShare", "LessThanInitialShare"]] | None = None
-    """Whose share must hold against the evictor's for an eviction for fairness: that of the victim's side once it is
-    gone, or that of before. Left out: LessThanOrEqualToFinalShare; with the preset kueue both, one after the other."""
+    """When a queue may evict for fairness: if its share, with the gang, is at most that of the victim's queue after the
+    eviction (LessThanOrEqualToFinalShare), or less than that before it (LessThanInitialShare). If not set: the first;
+    with the preset kueue both, one after the other."""
     min_runtime: Duration | None = None
-    """So long after its admission a gang is not evicted for fairness. Left out: 5m. With the preset muster alone."""
+    """Time after its admission in which a gang is not evicted for fairness. If not set: 5m. Only with the preset
+    muster."""
     max_evictions_per_hour: Annotated[int, Field(ge=1)] | None = None
-    """After so many evictions for fairness within an hour a gang is left alone by them until the first is an hour ago.
-    Left out: 2. With the preset muster alone."""
+    """After so many evictions for fairness within an hour a gang has none until the first is an hour ago. If not set:
+    2. Only with the preset muster."""
 
     @model_validator(mode="after")
     def _legal(self) -> FairSharing:
@@ -171,11 +173,11 @@ class AdmissionFairSharing(Section):
     """Turns between the LocalQueues of a ClusterQueue, by what they used of late."""
 
     usage_half_life_time: Duration = 0.0
-    """After so long, usage counts half. 0: past usage does not count."""
+    """Time after which usage counts half. 0: past usage does not count."""
     usage_sampling_interval: LongDuration = 300.0
-    """How often usage is noted on the LocalQueue."""
+    """Time between samples of usage, which are written to the LocalQueue."""
     resource_weights: dict[str, Annotated[float, Field(ge=0, strict=False)]] = {}
-    """How much a unit of each resource counts. Left out: 1."""
+    """How much a unit of each resource counts. If not set: 1."""
 
 
 class Transformation(Section):
@@ -188,19 +190,20 @@ class Transformation(Section):
 
 
 class Resources(Section):
-    """What requests count as. What a gang holds stays as it was counted when it got it."""
+    """How requests are counted. What a gang holds stays as it was counted when the gang got it."""
 
     exclude_resource_prefixes: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=64)] = []
-    """Resources that no quota counts, by how their names begin. For a gang that asks for nothing else no nodes are set
-    aside."""
+    """Prefixes of the names of resources that no quota counts. For a gang that requests nothing else no nodes are
+    reserved."""
     exclude_device_classes: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=64)] = []
-    """DeviceClasses of which what pods ask for by claims is counted neither in quota nor on nodes."""
+    """DeviceClasses whose claims are counted neither in quota nor on nodes."""
     transformations: Annotated[list[Transformation], Field(max_length=64)] = []
     """Requests that count as other resources: {input, strategy, multiplyBy, outputs}. `outputs` says how much of each
     resource one of `input` counts as; with `multiplyBy` that times what the pod requests of this resource; beside the
     input itself (strategy `Retain`, the default) or in its place (`Replace`)."""
     quota_check_strategy: Literal["BlockUndeclared", "IgnoreUndeclared"] = "BlockUndeclared"
-    """What a request for a resource without quota means: it waits for ever, or it is not counted."""
+    """What happens to a request for a resource without quota: the gang waits (BlockUndeclared), or the request is not
+    counted (IgnoreUndeclared)."""
 
     @model_validator(mode="after")
     def _once(self) -> Resources:
@@ -215,17 +218,17 @@ class LeaderElection(Section):
     """Which replica decides and writes."""
 
     leader_elect: bool = True
-    """False: this replica leads at once; for a single one alone."""
+    """False: this replica leads at once. Only for a single replica."""
     resource_name: ObjectName = "muster-controller"
     """Name of the Lease."""
     resource_namespace: ObjectName | None = None
-    """Left out: the namespace that the controller runs in."""
+    """Namespace of the Lease. If not set: the one that the controller runs in."""
     lease_duration: LongDuration = 15.0
-    """A leader that is silent for so long is succeeded."""
+    """Time without a renewal after which another replica takes the Lease."""
     renew_deadline: LongDuration = 10.0
-    """A leader that could not renew for so long writes no more."""
+    """Time without a renewal after which a leader writes no more."""
     retry_period: LongDuration = 2.0
-    """Between renewals, and between tries to become leader."""
+    """Time between renewals, and between tries to become leader."""
 
     @model_validator(mode="after")
     def _ordered(self) -> LeaderElection:
@@ -237,12 +240,12 @@ class LeaderElection(Section):
 
 
 class ClientConnection(Section):
-    """Limits of this client. Left out: the API server's own fairness is enough."""
+    """Limits on requests to the API server. If not set: only those of the API server's priority and fairness."""
 
     kube_api_qps: Annotated[float, Field(gt=0, strict=False)] | None = Field(default=None, alias="kubeAPIQPS")
-    """Requests a second, at most; watches and the lease aside."""
+    """The most requests a second, without watches and the Lease."""
     kube_api_burst: Annotated[int, Field(gt=0)] | None = Field(default=None, alias="kubeAPIBurst")
-    """So many at once before that counts. Left out: twice kubeAPIQPS."""
+    """Burst above kubeAPIQPS. If not set: twice kubeAPIQPS."""
 
     @property
     def burst(self) -> int:
@@ -254,18 +257,18 @@ class LocalQueueMetrics(Section):
     """Metrics of each LocalQueue."""
 
     enable: bool = True
-    """Amounts of each LocalQueue, flavor and resource among the metrics, where those of ClusterQueues are."""
+    """Export amounts of each LocalQueue, flavor and resource, if those of ClusterQueues are exported."""
     local_queue_selector: LabelSelector = LabelSelector()
-    """Labels of the LocalQueues that are counted each by itself: where there are many thousands, those of interest."""
+    """Selects the LocalQueues that are exported: with many thousands, select those of interest."""
 
 
 class Metrics(Section):
     """For Prometheus."""
 
     bind_address: Address = ":8080"
-    """Of /metrics. "0": none."""
+    """Address of /metrics. "0": none."""
     enable_cluster_queue_resources: bool = True
-    """Amounts of each queue, cohort, flavor and resource among the metrics."""
+    """Export amounts of each queue, cohort, flavor and resource."""
     local_queue_metrics: LocalQueueMetrics = LocalQueueMetrics()
 
 
@@ -273,30 +276,31 @@ class Health(Section):
     """For the kubelet."""
 
     bind_address: Address = ":8081"
-    """Of /healthz and /readyz. "0": none."""
+    """Address of /healthz and /readyz. "0": none."""
 
 
 class Web(Section):
     """The page and the visibility API."""
 
     bind_address: Address = ":8082"
-    """Of both. "0": neither."""
+    """Address of both. "0": neither."""
     tls: Literal["self", "none"] = "self"
-    """`self`: a certificate made and renewed by the controller. `none`: plain HTTP and the page alone, for a proxy in
-    the same pod that has a certificate."""
+    """`self`: the controller issues and renews a certificate. `none`: plain HTTP, and only the page, for a proxy in the
+    same pod that has a certificate."""
 
 
 class Webhook(Section):
-    """Where no policies hold jobs."""
+    """The webhook, if no policies hold jobs."""
 
     host: str = ""
     """Address to listen on. Empty: all."""
     port: Annotated[int, Field(ge=1, le=65535)] = 9443
     """Port to listen on."""
     certificate: Literal["self", "files"] = "self"
-    """`self`: made and rotated by the controller. `files`: tls.crt and tls.key in certDir, made by somebody else."""
+    """`self`: the controller issues and rotates it. `files`: tls.crt and tls.key in certDir, issued by somebody
+    else."""
     cert_dir: str | None = None
-    """Folder of tls.crt and tls.key, and ca.crt where callers are to trust it; looked at every ten seconds."""
+    """Folder of tls.crt and tls.key, and of ca.crt if callers should trust it. It is read every ten seconds."""
 
     @model_validator(mode="after")
     def _files(self) -> Webhook:
@@ -308,12 +312,12 @@ class Webhook(Section):
 
 
 class Logging(Section):
-    """To standard error."""
+    """The log, which goes to standard error."""
 
     format: Literal["json", "console"] = "json"
-    """`json`: an object a line. `console`: for people."""
+    """`json`: one object per line. `console`: for people."""
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is logged, from this level on."""
+    """The lowest level that is logged."""
 
 
 NEVER_GOVERNED = ("kube-system", "kube-public", "kube-node-lease", "muster-system")
@@ -327,30 +331,30 @@ class Configuration(Section):
     api_version: Literal["config.muster.dev/v1beta1"] = "config.muster.dev/v1beta1"
     kind: Literal["Configuration"] = "Configuration"
     api_group: Literal["muster.dev", "kueue.x-k8s.io"] = "muster.dev"
-    """The group that is read and written."""
+    """API group of the kinds."""
     preset: Literal["muster", "kueue"] = "muster"
-    """Which rules decide. Left out: those of apiGroup."""
+    """Whose rules decide. If not set: kueue with apiGroup kueue.x-k8s.io, else muster."""
     hold: Literal["auto", "policy", "webhook"] = "auto"
-    """What holds jobs back: the API server's policies, or a webhook. auto: policies where the API server has them."""
+    """What holds jobs: the API server's policies, or a webhook. auto: policies if the API server has them."""
     namespace_selector: LabelSelector = LabelSelector()
-    """Namespaces whose jobs are looked at. Never those of Kubernetes and Muster's own, whatever is selected."""
+    """Namespaces whose jobs are governed. Never those of Kubernetes and Muster's own, whatever is selected."""
     manage_jobs_without_queue_name: bool = False
-    """Hold jobs without a queue label too."""
+    """Also hold jobs without a queue label."""
     default_queue_name: ObjectName = "default"
-    """LocalQueue of the namespace in which such jobs wait."""
+    """LocalQueue of their namespace in which jobs without a queue label wait."""
     local_queue_defaulting: bool = False
-    """A job that is created without a queue label gets the LocalQueue `default` of its namespace, where there is one.
-    Left out: true where apiGroup is Kueue's."""
+    """A job that is created without a queue label gets the LocalQueue `default` of its namespace, if there is one. If
+    not set: true with apiGroup kueue.x-k8s.io, else false."""
     wait_for_pods_ready: WaitForPodsReady = WaitForPodsReady()
     fair_sharing: FairSharing | None = None
-    """Left out: as the preset says."""
+    """Fair sharing between queues and cohorts. If not set: as the preset says."""
     admission_fair_sharing: AdmissionFairSharing | None = None
-    """Left out: LocalQueues of a ClusterQueue do not take turns."""
+    """Turns between the LocalQueues of a ClusterQueue, by their recent usage. If not set: none."""
     resources: Resources = Resources()
     leader_election: LeaderElection = LeaderElection()
     kueue_namespace: ObjectName = "kueue-system"
-    """Where apiGroup is Kueue's: namespace of Kueue's controller. While its leader's Lease there is renewed, nothing is
-    decided here."""
+    """With apiGroup kueue.x-k8s.io: namespace of Kueue's controller. While the Lease of its leader is renewed, Muster
+    decides nothing."""
     client_connection: ClientConnection = ClientConnection()
     metrics: Metrics = Metrics()
     health: Health = Health()
@@ -358,31 +362,32 @@ class Configuration(Section):
     webhook: Webhook = Webhook()
     logging: Logging = Logging()
     status_interval: LongDuration = 1.0
-    """Status of a queue is written at most this often."""
+    """Least time between two writes of the status of a queue."""
     job_controller_users: list[Annotated[str, Field(min_length=1)]] = [
         "system:serviceaccount:kube-system:job-controller",
         "system:kube-controller-manager",
     ]
-    """Who makes the pods of Jobs."""
+    """Users that create the pods of Jobs."""
     jobset_controller_users: list[Annotated[str, Field(min_length=1)]] = [
         "system:serviceaccount:jobset-system:jobset-controller-manager",
     ]
-    """Who makes the Jobs of JobSets, and lets them go."""
+    """Users that create the Jobs of JobSets, and delete them."""
     pods_unschedulable_timeout: Duration = 60.0
-    """A pinned pod that kube-scheduler cannot place for so long sends its gang back to the queue; so do more pods on
-    nodes than were admitted, those that are still ending among them."""
+    """A gang is evicted if kube-scheduler cannot place one of its pinned pods for so long, or if for so long more of
+    its pods are on nodes than were admitted, those that are still ending included."""
     node_loss_grace_period: Duration = 120.0
-    """A node that is gone so long holds no quota any more."""
+    """Time after which a lost node's pods no longer hold quota."""
     max_termination_grace_period_seconds: Annotated[int, Field(ge=1, le=2**31 - 1)] = 3600
-    """terminationGracePeriodSeconds that a queued job may have at most: so long it may keep what others are to have."""
+    """The longest terminationGracePeriodSeconds of a queued job: for so long an evicted gang may keep what others wait
+    for."""
     max_jobs_per_job_set: Annotated[int, Field(ge=1, le=2**31 - 1)] = 4096
-    """Jobs that a queued JobSet may have at most, the replicas of its replicatedJobs together: JobSet's controller
-    builds all of them at once, while the JobSet waits."""
+    """The most Jobs of a queued JobSet, counted over the replicas of its replicatedJobs: JobSet's controller builds all
+    of them at once, while the JobSet waits."""
     hold_proof_period: Annotated[Duration, Field(gt=0)] = 30.0
-    """How often a leader proves again that labelled jobs are held; the condition JobsHeld says what it found."""
+    """Time between two proofs by the leader that labelled jobs are held. The condition JobsHeld has the result."""
     required_policies: list[ObjectName] = []
-    """ValidatingAdmissionPolicies, each with a binding of its name, that were asked for beside those that hold jobs:
-    where policies hold, JobsHeld names the ones that are gone."""
+    """ValidatingAdmissionPolicies, each with a binding of its name, that must exist beside those that hold jobs. Where
+    policies hold, the condition JobsHeld names missing ones."""
 
     @model_validator(mode="before")
     @classmethod
