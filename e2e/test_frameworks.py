@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from e2e.control_plane import ControlPlane
-from e2e.gangs import WORKLOADS, admitted, done, running_pods, teams
-from e2e.installed import NAMES, Installed, job, jobset
+from e2e.gangs import WORKLOADS, admitted, done, entry_of, running_pods, teams, workload_of
+from e2e.installed import NAMES, Installed, job, jobset, pod_template
 from e2e.test_gitops import versions
 
 CLUSTER_QUEUES, TRAINER = f"clusterqueues.{NAMES.group}", "trainer"
@@ -88,6 +88,41 @@ def test_what_a_cronjob_makes_waits_in_its_queue(muster: Installed) -> None:
     cp.delete("jobs", "first", "team-a")
     cp.wait(done(cp, "jobs", "team-a", waits, of_pods, "by-hand"), 60, "what waited to run to its end")
     cp.wait(lambda: set(_made(cp, "forbids")) - {waits, "by-hand"}, 60, "the next one to be made")
+
+
+def test_a_pod_of_which_a_container_is_done_keeps_nobody_from_running(muster: Installed) -> None:
+    """A helper beside the main container ends once it is done; the kubelet calls the pod not ready from then on."""
+    cp = muster.cp
+    first_leader = muster.started()
+    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 16})
+    template = pod_template(seconds=None)
+    template["spec"]["containers"].append({"name": "helper", "image": "c"})
+    codes = {"done": 0, "failed": 1}
+    cp.apply([job("team-a", name, 1, template=template) for name in codes])
+    cp.wait(lambda: all(_ready(cp, name) == 1 for name in codes), 30, "their pods to be ready")
+    pods = {pod["metadata"]["labels"]["job-name"]: pod["metadata"] for pod in running_pods(cp, "team-a")}
+    first_leader.stop()
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    unready = {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "lastTransitionTime": now}
+    for name, code in codes.items():
+        works = {"name": "c", "ready": True, "state": {"running": {"startedAt": now}}}
+        over = {"name": "helper", "ready": False, "state": {"terminated": {"exitCode": code, "finishedAt": now}}}
+        statuses = [{"image": "c", "imageID": "", "restartCount": 0, **one} for one in (works, over)]
+        status = {"conditions": [unready], "containerStatuses": statuses}
+        cp.patch("pods", pods[name]["name"], {"status": status}, "team-a", subresource="status")
+    cp.wait(lambda: not any(_ready(cp, name) for name in codes), 30, "Kubernetes to call them not ready")
+    again = {"backoffBaseSeconds": 600}
+    muster.started(config={"waitForPodsReady": {"timeout": "4s", "recoveryTimeout": "4s", "requeuingStrategy": again}})
+    cp.wait(lambda: entry_of(workload_of(cp, "team-a", "failed"), "Evicted"), 60, "the other to be evicted")
+    assert entry_of(workload_of(cp, "team-a", "failed"), "Evicted")["reason"] == "PodsReadyTimeout"
+    _still(cp)
+    assert not entry_of(workload_of(cp, "team-a", "done"), "Evicted")
+    assert cp.get("pods", pods["done"]["name"], "team-a")["metadata"]["uid"] == pods["done"]["uid"]
+
+
+def _ready(cp: ControlPlane, name: str) -> int:
+    return int(cp.get("jobs", name, "team-a").get("status", {}).get("ready") or 0)
 
 
 def _cronjob(
