@@ -601,8 +601,15 @@ def test_a_pod_of_a_gang_stays_its_own(plane: ControlPlane, tenant: ApiClient, m
         assert said in message, (name, message)
     for_years = {"gracePeriodSeconds": 10**9}
     assert "s to end" in _refused(lambda: tenant.delete("pods", pod["name"], SPACE, **for_years))
+    here = f"/api/v1/namespaces/{SPACE}/pods"
+    for path in (f"{here}/{pod['name']}", here):  # one, and all that are there
+        assert "s to end" in _refused(functools.partial(tenant.request, "DELETE", path, for_years)), path
+    meta = {"name": pod["name"], "namespace": SPACE, "labels": {NAMES.managed_label: "false"}}
+    taken = {"apiVersion": "v1", "kind": "Pod", "metadata": meta}
+    apply = functools.partial(tenant.apply, taken, NAMES.job_manager)
+    assert "changed by Muster only" in _refused(apply)
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["name"], "namespace": SPACE}}
-    path = f"/api/v1/namespaces/{SPACE}/pods/{pod['name']}/eviction"
+    path = f"{here}/{pod['name']}/eviction"
     assert "s to end" in _refused(lambda: tenant.request("POST", path, {**eviction, "deleteOptions": for_years}))
     # Who drains nodes gives pods of others as long as they have.
     rules = [{"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}]

@@ -509,6 +509,7 @@ async def leaderless(ask: Ask, *, sure: bool) -> tuple[str, str]:
         who, seconds = held
         gone = (
             f"If it has been removed, ask again in {seconds} s: so long its Lease {home}/{ask.names.lease_name} counts"
+            f". Where none was, whoever may edit there wrote it: kubectl -n {home} delete lease {ask.names.lease_name}"
         )
         return f"a controller leads ({who}): {first}. {gone}", ""
     if found is None and not sure and await ask.read_one(LEASES, ask.names.lease_name, home) is None:

@@ -982,6 +982,8 @@ def said_by_labels(
 _REPLICATED = "replicatedJobs[].template"
 _MOST_UNKNOWN = 16
 """Keys that are told of a job. More an Event could not hold; and nobody looks for what thousands of them may mean."""
+_MOST_MEANT = 2
+"""Of so many it is said what they may mean: each is compared with all that are known, whenever the job changes."""
 
 
 def unknown_keys(kind: JobKind, raw: Json, slots: Sequence[Slot], names: Names) -> tuple[str, ...]:
@@ -1006,7 +1008,9 @@ def unknown_keys(kind: JobKind, raw: Json, slots: Sequence[Slot], names: Names) 
         for key in sorted(keys):
             if len(out) >= _MOST_UNKNOWN:
                 return tuple(out)
-            wrong = [] if names.as_kueue else [_unread_there(form, place, key, names, said)]
+            wrong = (
+                [] if names.as_kueue else [_unread_there(form, place, key, names, said, near=len(out) < _MOST_MEANT)]
+            )
             if not any(wrong):
                 wrong = [_no_value(kind, raw, key, value, names) for value in sorted(keys[key])]
             out += [f"{form} {key}{'' if place == 'job' else f' of {place}'}, {one}" for one in wrong if one]
@@ -1014,17 +1018,17 @@ def unknown_keys(kind: JobKind, raw: Json, slots: Sequence[Slot], names: Names) 
 
 
 def _unread_there(
-    form: str, place: str, key: str, names: Names, said: Mapping[tuple[str, str], Mapping[str, object]]
+    form: str, place: str, key: str, names: Names, said: Mapping[tuple[str, str], Mapping[str, object]], *, near: bool
 ) -> str:
     """Why a key says nothing at its place, whatever its value; "" where it is read, and where it stands there, too, as
-    with tools that put the same on a job and its pods."""
+    with tools that put the same on a job and its pods. near: with what it may mean."""
     read = next((where for where, keys in names.said_by_owners.items() if key in keys), None)
     if read is None:
         if key in names.said_of_workloads:
             return "which is read of Workloads only"
         if key in names.all_keys:
             return ""
-        return f"which is not known{_meant(key, names)}"
+        return f"which is not known{_meant(key, names) if near else ''}"
     if key in said.get(read, ()):
         return ""
     if form != read[0]:

@@ -53,6 +53,7 @@ JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 _LONGEST_LINE = 64 << 20  # bytes; the largest object a server stores is some MiB
+_LONGEST_PAGE = 64 << 20  # bytes; of several objects
 _CONNECT = 10.0  # seconds
 _BESIDE = 32  # connections for each that passes no gate: the lease, and reviews (see access.py)
 _ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -165,6 +166,10 @@ class Unavailable(ApiError):
     ) -> None:
         super().__init__(status, reason, message, body, retry_after)
         self.ambiguous = ambiguous
+
+
+class TooLong(ApiError):
+    """The answer has more bytes than are to be read."""
 
 
 class Beginning(Unavailable):
@@ -522,8 +527,9 @@ class Client:
         fenced: bool = True,
         urgent: str = "",
         attempts: int = 5,
+        most: int | None = None,
     ) -> bytes:
-        """As `request`, with the answer's bytes."""
+        """As `request`, with the answer's bytes. Raises TooLong for more than `most` of them."""
         write = method not in {"GET", "HEAD"}
         loop = asyncio.get_running_loop()
         allowed = timeout if timeout is not None else self.write_timeout if write else self.read_timeout
@@ -566,6 +572,7 @@ class Client:
                     write=write,
                     urgent=urgent,
                     lane=lane,
+                    most=most,
                 )
                 return await (sent if fence is None else self._by_itself(sent))
             except Unauthorized:
@@ -627,6 +634,7 @@ class Client:
         write: bool,
         urgent: str,
         lane: str,
+        most: int | None,
     ) -> bytes:
         """With a place at the gate, which it gives back."""
         loop = asyncio.get_running_loop()
@@ -649,7 +657,7 @@ class Client:
                     proxy=self._who.proxy,
                     server_hostname=self._who.server_hostname,
                 ) as answer:
-                    content = await answer.read()
+                    content = await (answer.read() if most is None else _at_most(answer, most))
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 self._count(verb, path, 0, loop.time() - started, late=isinstance(error, TimeoutError))
                 if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -846,10 +854,10 @@ class Client:
         """A list, page by page, from one revision.
 
         Without `resource_version` it is as new as the store itself; with it, it is that revision exactly. `limit` 0
-        takes all in one page. bare: of each object only its metadata. Raises Gone when the revision was compacted on
-        the way: what came before is then worth nothing, start again.
+        takes all in one page. Of objects that say much fewer come at a time. bare: of each object only its metadata.
+        Raises Gone when the revision was compacted on the way: what came before is then worth nothing, start again.
         """
-        query = {"limit": str(limit)}
+        query: dict[str, str] = {}
         if label_selector:
             query["labelSelector"] = label_selector
         if field_selector:
@@ -857,9 +865,18 @@ class Client:
         if resource_version is not None:
             query["resourceVersion"] = resource_version
             query["resourceVersionMatch"] = "Exact"
+        accept, now = METADATA if bare else JSON, limit
         while True:
-            accept = METADATA if bare else JSON
-            data = await self.raw("GET", path, query=query, accept=accept, timeout=timeout, attempts=attempts)
+            query["limit"] = str(now)
+            most = _LONGEST_PAGE if now > 1 else None
+            try:
+                data = await self.raw(
+                    "GET", path, query=query, accept=accept, timeout=timeout, attempts=attempts, most=most
+                )
+            except TooLong:
+                now = max(1, now // 8)
+                continue
+            now = min(limit, now * 2)
             try:
                 page = _decode_list(data)
             except msgspec.DecodeError as error:
@@ -956,6 +973,17 @@ def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
         if hasattr(socket, name):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), much)
     return made
+
+
+async def _at_most(answer: aiohttp.ClientResponse, most: int) -> bytes:
+    """Its body. Raises TooLong."""
+    parts, held = [], 0
+    async for chunk in answer.content.iter_any():
+        held += len(chunk)
+        if held > most:
+            raise TooLong(answer.status, "TooLong", f"{answer.url.path}: more than {most} bytes")
+        parts.append(chunk)
+    return b"".join(parts)
 
 
 def _repeatable(error: ApiError, path: str, *, write: bool) -> bool:

@@ -1551,6 +1551,7 @@ LEASES = {"leads": 4_000_000_000_000, "gone": 1_000_000_000_000}
 ELSEWHERE: dict[str, tuple[str, set[str], list[str], int, str]] = {
     "leads elsewhere": ("leads", set(), [], 1, "kubectl -n web scale deployment"),
     "leads elsewhere, whatever was named": ("leads", set(), ["ml"], 1, "kubectl -n web scale deployment"),
+    "somebody says so elsewhere": ("leads", set(), [], 1, "it: kubectl -n web delete lease muster-controller"),
     "gone elsewhere": ("gone", set(), [], 0, "No controller leads: Lease web/muster-controller was last renewed"),
     "none": ("", set(), [], 0, "No controller leads: there is no Lease muster-system/muster-controller"),
     "none where it is guessed to be": ("leads", {"leases*"}, [], 1, "installed in with --controller-namespace"),

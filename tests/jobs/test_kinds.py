@@ -458,6 +458,21 @@ def test_of_thousands_of_unknown_keys_a_few_are_told() -> None:
     assert len(view(JOB, made, NAMES, every=True).unknown_keys) == 16
 
 
+def test_what_unknown_keys_may_mean_is_looked_for_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job is read whenever it changes, and its owner may change all of its keys each time."""
+    looked_for: list[str] = []
+
+    def close(key: str, *_: Any) -> list[str]:
+        looked_for.append(key)
+        return []
+
+    monkeypatch.setattr("difflib.get_close_matches", close)
+    made = job(parallelism=1)
+    made["metadata"]["annotations"] = {f"muster.dev/seldom-{i}": "x" for i in range(1000)}
+    assert len(view(JOB, made, NAMES, every=True).unknown_keys) == 16
+    assert len(looked_for) == 2
+
+
 IGNORING = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
 
 

@@ -575,6 +575,29 @@ async def test_pages_come_from_one_revision(server: Server, client: Client):
     assert client.counts["LIST", "configmaps", "", 200] == 3
 
 
+async def test_of_objects_that_say_much_fewer_come_at_a_time(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+):
+    """A tenant may have hundreds that are each as large as they may be: a page of them would fill the memory."""
+    monkeypatch.setattr(kube, "_LONGEST_PAGE", 8 << 10)
+    for i in range(40):
+        server.put(f"x{i:02}", data="x" * 2000 if 10 <= i < 20 else "x")
+    names, most, asked = [], 0, []
+    async for page in client.list_pages(A, limit=16):
+        names += [json.loads(bytes(raw))["metadata"]["name"] for raw in page.items]
+        most = max(most, sum(map(len, map(bytes, page.items))))
+        asked.append(int(server.requests[-1].query["limit"]))
+    assert names == [f"x{i:02}" for i in range(40)]
+    assert most <= 8 << 10
+    assert asked[-1] == 16, "as many as before where they say little"
+    assert client.flow.in_flight == 0
+    server.put("huge", data="x" * 10_000)
+    assert [len(page.items) async for page in client.list_pages(A, limit=0)] == [41]
+    assert len([raw async for page in client.list_pages(A, limit=1) for raw in page.items]) == 41, (
+        "one is read in any case"
+    )
+
+
 async def test_an_expired_token_is_gone(server: Server, client: Client):
     for i in range(3):
         server.put(f"x{i}")
