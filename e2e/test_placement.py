@@ -700,6 +700,44 @@ def test_gangs_go_where_their_volumes_are_and_wait_for_those_that_are_not_there(
     assert misplaced(log)[1] == []
 
 
+def test_a_node_that_takes_no_more_volumes_is_left_for_another_and_a_claim_of_one_pod_has_one(
+    muster: Installed,
+) -> None:
+    """How many volumes a node takes nobody knows but kube-scheduler."""
+    cp = muster.cp
+    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"}, prefix="a")
+    teams(cp, {"team-a": 72})
+    driver = {"name": "full.example.com", "nodeID": "a-0", "allocatable": {"count": 0}}
+    full = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "a-0"}}
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOncePod"], "csi": {"driver": "full.example.com"}}
+    spec["csi"]["volumeHandle"] = "disk"  # type: ignore[index]
+    owner = {"claimRef": {"namespace": "team-a", "name": "disk"}}
+    held = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "muster-full"}}
+    asked = claim("disk")
+    asked["spec"]["accessModes"] = ["ReadWriteOncePod"]
+    try:
+        cp.apply([{**full, "spec": {"drivers": [driver]}}, {**held, "spec": spec | owner}, asked])
+        muster.started(
+            config={
+                "podsUnschedulableTimeout": "2s",
+                "waitForPodsReady": {"requeuingStrategy": {"backoffBaseSeconds": 1}},
+            }
+        )
+        cp.apply(mounting("train", 1, "disk"))
+        cp.wait(lambda: live_by_gang(cp) == {"train": 1}, 90, "it to run")
+        assert chosen_nodes(workload_of(cp, "team-a", "train") or {})["main"] == ["a-1"]
+        (avoided,) = (workload_of(cp, "team-a", "train") or {})["status"]["avoidNodes"]
+        assert (avoided["node"], "though it has room" in avoided["reason"]) == ("a-0", True)
+        cp.apply(mounting("next", 1, "disk"))
+        told = "PersistentVolumeClaim disk is ReadWriteOncePod, and Pod train-0-"
+        cp.wait(lambda: reason(cp, "team-a", "next")[1].startswith(told), 30, "the next to be told that one has it")
+        cp.delete("jobs", "train", "team-a", propagationPolicy="Background")
+        cp.wait(lambda: admitted(cp, "team-a", "next"), 60, "the next to have it")
+    finally:
+        cp.delete("csinodes", "a-0")
+        cp.delete("persistentvolumes", "muster-full")
+
+
 def test_what_somebody_adds_to_pods_as_they_are_made_is_counted_once_it_is_seen(muster: Installed) -> None:
     """As those do who inject sidecars: nobody can charge that before."""
     cp = muster.cp
@@ -1000,6 +1038,46 @@ def test_pods_of_others_that_a_gangs_own_rules_select_are_heeded(muster: Install
     cp.wait(lambda: runs(apart=3), 60, "it to run when what kept it away is gone")
     assert len(set(racks_of(cp, where, "apart"))) == 3
     assert not misplaced(log)[1]
+    said = figures(log)
+    assert not said.evictions
+    assert said.max_unschedulable <= 5
+
+
+def test_pods_of_gangs_whose_nodes_kube_scheduler_chose_are_heeded(muster: Installed) -> None:
+    """By those whose own rules select them; and a JobSet's by others that select whatever a Job has made."""
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    where = network(cp, racks=2, per_rack=2)
+    labels = {"pool": "spot", "net/rack": "r0"}
+    cp.add_nodes(1, gpus=8, labels=labels, prefix="spot")
+    cp.apply([flavor("spot", {"pool": "spot"}, elastic=True), cluster_queue("spot", {GPU: 8}, "spot")])
+    cp.apply(local_queue("team-a", "spot", "spot"))
+    muster.started()
+
+    def gang(name: str, pods: int, queue: str, **spec: Any) -> Object:
+        template = pod_template(8, None, **spec)
+        template["metadata"]["labels"] = {"app": "web"}
+        made = job("team-a", name, pods, template=template)
+        made["metadata"]["labels"][NAMES.queue_label] = queue
+        return made
+
+    cp.apply(gang("cheap", 1, "spot"))
+    cp.wait(lambda: live_by_gang(cp) == {"cheap": 1}, 60, "one on an elastic flavor to run")
+    cp.apply(gang("apart", 1, "main", affinity=keeps_away("web", "net/rack")))
+    cp.wait(lambda: live_by_gang(cp) == {"cheap": 1, "apart": 1}, 60, "the one that keeps off its like")
+    assert racks_of(cp, where, "apart") == ["r1"]
+    cp.delete("jobs", "apart", "team-a", propagationPolicy="Background")
+    cp.wait(lambda: live_by_gang(cp) == {"cheap": 1}, 60, "it to be gone")
+    spec = pod_template(0, None)["spec"] | {"nodeSelector": {"gpu": "h100", "net/rack": "r0"}}
+    selector = {"matchExpressions": [{"key": "batch.kubernetes.io/job-name", "operator": "Exists"}]}
+    term = {"labelSelector": selector, "topologyKey": HOSTNAME_LABEL, "namespaces": ["team-a"]}
+    spec["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    cp.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone", "namespace": "default"}, "spec": spec})
+    cp.wait(lambda: cp.get("pods", "alone", "default")["spec"].get("nodeName"), 30, "the pod to be bound")
+    cp.apply(jobset("team-a", "set", {"w": (1, 3)}, seconds=None))
+    cp.wait(lambda: live_by_gang(cp) == {"cheap": 1, "set-w-0": 3}, 60, "the JobSet to run")
+    hosts = set(chosen_nodes(workload_of(cp, "team-a", "set") or {})["w"])
+    assert cp.get("pods", "alone", "default")["spec"]["nodeName"] not in hosts
     said = figures(log)
     assert not said.evictions
     assert said.max_unschedulable <= 5
