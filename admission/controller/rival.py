@@ -1,11 +1,13 @@
-"""Whether Kueue's own controller leads over the same objects: two that decide about them harm jobs that run.
+"""Whether another controller leads over the same objects, Kueue's own or one of Muster's in another namespace: two that
+decide about them harm jobs that run.
 
 Its leader renews a Lease. As with our own (see `kube.lease`), clocks of two machines are not compared where it counts:
 it leads while the Lease was seen to change within the duration that is written in it. A Lease that is found may be of a
 Kueue that ended long ago, and nobody deletes it; one that was last renewed `STALE_MS` before by the API server's clock
 is taken for that, so that a restart waits for nothing.
 
-A Kueue without leader election, or with another name for its Lease, is not seen.
+One without leader election, or with another name for its Lease, is not seen. One of Muster's is looked for before each
+campaign alone: two that begin in one moment both lead.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import structlog
 
 from admission.kube.client import ApiError, Client, Forbidden, NotFound
@@ -34,9 +37,9 @@ class RivalLeads(LeadershipLost):
 
 
 class Rival:
-    """The leader of Kueue's controller. `holder` is its identity while it leads, else "".
+    """The leader of another controller. `holder` is its identity while it leads, else "".
 
-    namespace: where Kueue runs. name: of its Lease. clock: monotonic seconds.
+    namespace: where it runs. name: of its Lease. who: what it is called. clock: monotonic seconds.
     """
 
     def __init__(
@@ -45,10 +48,12 @@ class Rival:
         namespace: str,
         name: str,
         *,
+        who: str = "Kueue",
         clock: Callable[[], float] = boot_time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.holder = ""
+        self._who = who
         self._client = client
         self._namespace = namespace
         self._name = name
@@ -62,9 +67,9 @@ class Rival:
         """That it may not be looked at."""
 
     def why(self) -> str:
-        """Why nothing is decided here; "" when Kueue does not lead."""
+        """Why nothing is decided here; "" when the other does not lead."""
         return (
-            f"Kueue leads ({self.holder}), or did a moment ago: stop its controller; this one begins by itself "
+            f"{self._who} leads ({self.holder}), or did a moment ago: stop its controller; this one begins by itself "
             f"when the Lease {self._name} in {self._namespace} is renewed no more"
             if self.holder
             else ""
@@ -100,7 +105,11 @@ class Rival:
                 await self._sleep(LOOK_S)
                 continue
             self._looked = True
-            return self._say(self._judged(lease.get("spec") or {}))
+            return self.judge(lease.get("spec") or {})
+
+    def judge(self, spec: dict[str, Any]) -> bool:
+        """Does it lead, by what its Lease says now."""
+        return self._say(self._judged(spec))
 
     def _judged(self, spec: dict[str, Any]) -> str:
         holder = str(spec.get("holderIdentity") or "")
@@ -124,7 +133,53 @@ class Rival:
     def _say(self, holder: str) -> bool:
         before, self.holder = self.holder, holder if self._clock() < self._until else ""
         if self.holder and not before:
-            log.warning("waits for Kueue to end", why=self.why())
+            log.warning(f"waits for {self._who} to end", why=self.why())
         elif before and not self.holder:
-            log.info("Kueue leads no more", was=before)
+            log.info(f"{self._who} leads no more", was=before)
         return bool(self.holder)
+
+
+class Others:
+    """Controllers of Muster that lead from other namespaces than `home`, by Leases of this name. clock: see `Rival`."""
+
+    def __init__(
+        self,
+        client: Client,
+        home: str,
+        name: str,
+        *,
+        clock: Callable[[], float] = boot_time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._client = client
+        self._home = home
+        self._name = name
+        self._clock = clock
+        self._sleep = sleep
+        self._seen: dict[str, Rival] = {}
+
+    def why(self) -> str:
+        """Why this one does not campaign; "" when it may."""
+        waits = next((found for rival in self._seen.values() if (found := rival.why())), "")
+        return f"{waits[0].upper()}{waits[1:]}. A cluster holds one Muster: was --namespace left out?" if waits else ""
+
+    async def gone(self) -> None:
+        """Returns once none leads, or nobody says."""
+        while await self._lead():
+            await self._sleep(LOOK_S)
+
+    async def _lead(self) -> bool:
+        found: dict[str, dict[str, Any]] = {}
+        try:
+            async for page in self._client.list_pages(LEASES.path(), field_selector=f"metadata.name={self._name}"):
+                for lease in map(msgspec.json.decode, page.items):
+                    found[lease["metadata"]["namespace"]] = lease.get("spec") or {}
+        except (ApiError, TimeoutError) as error:
+            log.debug("not seen whether another Muster leads", error=str(error) or type(error).__name__)
+            found = {}
+        for namespace in found.keys() - self._seen.keys() - {self._home}:
+            self._seen[namespace] = Rival(
+                self._client, namespace, self._name, who="another Muster", clock=self._clock, sleep=self._sleep
+            )
+        lead = [rival.judge(found.get(namespace, {})) for namespace, rival in self._seen.items()]  # each is told of it
+        return any(lead)

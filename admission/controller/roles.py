@@ -96,7 +96,8 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             ),
             rule("node.k8s.io", ["runtimeclasses"], _WATCH),
             rule("scheduling.k8s.io", ["priorityclasses"], _WATCH),
-            # Whether Kueue leads over the same objects, in whatever namespace it is.
+            # Whether another Muster leads, in whatever namespace it is; and whether Kueue does, over the same objects.
+            rule("coordination.k8s.io", ["leases"], ["list"], [names.lease_name]),
             *([rule("coordination.k8s.io", ["leases"], ["get"], [names.rival_lease])] if names.rival_lease else []),
             # To list those of one namespace, when pods of a gang that was started there are not made: who refuses them.
             rule("", ["events"], ["create", "patch", "list"]),

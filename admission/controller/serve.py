@@ -22,7 +22,7 @@ from admission.controller.actuate import Options
 from admission.controller.app import Controller
 from admission.controller.installation import PROVEN_IN, Settings
 from admission.controller.proof import Held, policies_bound, policies_served, prove
-from admission.controller.rival import Rival, RivalLeads
+from admission.controller.rival import Others, Rival, RivalLeads
 from admission.controller.setup import (
     default_queue,
     limits_of,
@@ -57,13 +57,16 @@ class Replica:
     held: Held | None = None
     rival: Rival | None = None
     """Kueue's leader, where its objects are managed."""
+    others: Others | None = None
+    """Leaders of Muster in other namespaces."""
     reviews: bool = False
     """Its webhook holds jobs: one that is not ready is not asked, and none could be created."""
 
     def ready(self) -> str:
         """Why this replica could not lead at once, or review at once what it must; "" when it could."""
-        waits = "" if self.rival is None or self.reviews else self.rival.why()
-        return self.controller.numbers.ready() or waits
+        beside = () if self.reviews else (self.rival, self.others)
+        waits = (one.why() for one in beside if one is not None)
+        return self.controller.numbers.ready() or next(filter(None, waits), "")
 
 
 def told_by_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -110,11 +113,14 @@ async def serve(
         judges=mode == "webhook" or names.as_kueue,
     )
     elector: LeaderElector | None = None
+    others: Others | None = None
     if config.leader_election.leader_elect:
+        home, lease = config.leader_election.resource_namespace or namespace, config.leader_election.resource_name
+        others = Others(client, home, lease)
         elector = LeaderElector(
             client,
-            config.leader_election.resource_namespace or namespace,
-            config.leader_election.resource_name,
+            home,
+            lease,
             identity=identity,
             lease_duration=config.leader_election.lease_duration,
             renew_deadline=config.leader_election.renew_deadline,
@@ -123,7 +129,7 @@ async def serve(
         )
         client.fence = elector.fence
     rival = Rival(client, config.kueue_namespace, names.rival_lease) if names.rival_lease else None
-    replica = Replica(controller, elector, rival=rival, reviews=mode == "webhook")
+    replica = Replica(controller, elector, rival=rival, others=others, reviews=mode == "webhook")
     whose = policy_settings(config, namespace)
     restore: Callable[[], Awaitable[None]] | None = None
     async with asyncio.TaskGroup() as group:
@@ -192,7 +198,7 @@ async def serve(
             unheard = elector is not None and elector.unled > 2 * config.leader_election.lease_duration
             await _together(controller.lead(unheard=unheard), prove_on())
 
-        group.create_task(_campaign(elector, rival, work), name="campaign")
+        group.create_task(_campaign(elector, rival, others, work), name="campaign")
 
 
 async def serve_workloads(
@@ -245,9 +251,13 @@ def _mutating(objects: list[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(one["metadata"]["name"] for one in objects if one["kind"] == "MutatingAdmissionPolicy")
 
 
-async def _campaign(elector: LeaderElector | None, rival: Rival | None, work: Callable[[], Awaitable[None]]) -> None:
+async def _campaign(
+    elector: LeaderElector | None, rival: Rival | None, others: Others | None, work: Callable[[], Awaitable[None]]
+) -> None:
     alone = work if rival is None else partial(_beside, rival, work)
     while True:
+        if others is not None:
+            await others.gone()
         if rival is not None:
             await rival.gone()
         try:

@@ -1,4 +1,5 @@
-"""Kueue's leader beside a replica in Kueue mode: whoever finds it leading, waits."""
+"""Kueue's leader beside a replica in Kueue mode, and one of Muster's in another namespace: whoever finds it leading,
+waits."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from admission.controller.rival import Rival, RivalLeads
-from admission.kube.client import Forbidden, NotFound, Unavailable
+from admission.controller.rival import Others, Rival, RivalLeads
+from admission.kube.client import Forbidden, NotFound, Page, Unavailable
 from tests.kube.virtual import virtually
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -113,5 +115,57 @@ def test_who_may_not_look_says_so_once() -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(rival.watch(), 600)
         assert [line["event"] for line in logs] == ["may not see whether Kueue leads, and goes on"]
+
+    virtually(main)
+
+
+class Leases(Told):
+    """All Leases of a name: namespace -> as of `Told`."""
+
+    def __init__(self, of: dict[str, Any]) -> None:
+        super().__init__(None)
+        self.of = of
+
+    async def list_pages(self, path: str, **asked: Any) -> Any:
+        self.asked.append(f"{path} {asked['field_selector']}")
+        now = asyncio.get_running_loop().time()
+        items = []
+        for namespace, say in self.of.items():
+            said = say(now)
+            if isinstance(said, Exception):
+                raise said
+            if said is not None:
+                items.append(msgspec.json.encode({"metadata": {"namespace": namespace}, "spec": said}))
+        yield Page([msgspec.Raw(one) for one in items], "1")
+
+
+OTHERS: dict[str, tuple[dict[str, Any], int]] = {
+    "no other": ({"home": lambda now: lease(now, "mine")}, 0),
+    "one that leads for a minute": ({"home": lambda now: None, "default": renewed_until(60)}, 75),
+    "one of two": ({"a": lambda now: lease(0, holder=""), "b": renewed_until(20)}, 35),
+    "one that ended long ago": ({"default": lambda now: lease(-3600)}, 0),
+    "they may not be looked for": ({"default": lambda now: FORBIDDEN}, 0),
+    "nobody answers": ({"default": lambda now: AWAY}, 0),
+}
+"""What the Leases say, and after how many seconds a replica in `home` may campaign, to 5 s."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_when_a_replica_may_campaign_beside_those_of_other_namespaces(name: str) -> None:
+    of, after = OTHERS[name]
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        leases = Leases(of)
+        others = Others(leases, "home", "muster-controller", clock=loop.time)
+        waiting = asyncio.ensure_future(others.gone())
+        await asyncio.sleep(1)
+        if after:
+            assert "Another Muster leads (kueue-0)" in others.why()
+            assert "--namespace" in others.why()
+        await asyncio.wait_for(waiting, 600)
+        assert after <= max(loop.time(), 1) <= max(after, 1) + 5
+        assert others.why() == ""
+        assert set(leases.asked) == {"/apis/coordination.k8s.io/v1/leases metadata.name=muster-controller"}
 
     virtually(main)

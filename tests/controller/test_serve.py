@@ -223,6 +223,38 @@ async def test_in_kueue_mode_nothing_is_decided_while_kueue_leads(
             await until(leads)
 
 
+async def test_one_that_is_started_in_another_namespace_by_mistake_decides_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two that lead, each by a file of its own, would evict what the other admits."""
+    monkeypatch.setattr(rival, "LOOK_S", 0.02)
+    async with served() as (client, first):
+
+        async def leads() -> bool:
+            return first.controller.leading
+
+        await until(leads)
+        found: list[Replica] = []
+
+        async def started(replica: Replica) -> None:
+            found.append(replica)
+
+        config = load_config(HEAD.replace("webhook", "policy"))
+        async with Client.plain(client.url, token="admin-token", backoff=(0.001, 0.01)) as other:
+            second = asyncio.ensure_future(serve(other, config, namespace="elsewhere", started=started))
+
+            async def waits() -> bool:
+                return bool(found) and "Another Muster leads" in found[0].ready()
+
+            await until(waits)
+            assert "muster-system" in found[0].ready()
+            assert not found[0].controller.leading
+            second.cancel()
+            await asyncio.gather(second, return_exceptions=True)
+        with pytest.raises(NotFound):
+            await client.get(LEASES.path("elsewhere", NAMES.lease_name))
+
+
 async def test_a_leader_that_is_stopped_in_the_middle_of_its_writes_leaves_none_in_doubt() -> None:
     """Or its lease would be kept until none can be applied any more."""
     waits: list[float] = []

@@ -358,6 +358,22 @@ def test_a_queue_that_goes_on_alone_borrows_of_those_that_are_still_stopped(how:
     assert town.evictions.total() == evictions
 
 
+def test_a_queue_that_goes_to_another_cohort_takes_back_nothing_of_the_old_one() -> None:
+    """Nodes that those who borrowed of it stand on are its own again when they end."""
+    queues = [queue(name, "old", [(F, {"gpu": 2})]) for name in ("a", "b")]
+    town = Town(Flavor(F), cohort("old"), cohort("new"), *queues, node("n1", gpu=4))
+    town.put(gang("b0", "b", 2), gang("b1", "b", 2))
+    town.settle()
+    town.now += 600_000
+    town.put(replace(queues[0], cohort="new"), gang("a0", "a", 2))
+    town.settle()
+    assert town.admitted() == ["b0", "b1"]
+    assert not town.evictions
+    town.remove(Workload, ("ns", "b0"))
+    town.settle()
+    assert town.admitted() == ["a0", "b1"]
+
+
 def test_a_namespace_that_is_not_selected() -> None:
     from admission.engine.model import LabelSelector, Requirement
 
