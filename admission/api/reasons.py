@@ -363,8 +363,8 @@ DETAILS: Mapping[Detail, Advice] = {
     ),
     Detail.PODS_LINGER: Advice(
         "Pods of its last start are still ending, on a node that does not answer, and its Job makes no others before "
-        "they are gone: it has a podFailurePolicy, or podReplacementPolicy: Failed. It holds nothing meanwhile, and "
-        "goes on by itself once they are.",
+        "they are gone: it has a podFailurePolicy, or podReplacementPolicy: Failed, or it has come to its end, and its "
+        "JobSet cannot make it anew sooner. It holds nothing meanwhile, and goes on by itself once they are.",
         "Wait, or make the job anew under another name.",
         "Bring back the node that the sentence names, or, where it is off for good, delete it or taint it "
         "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute: its pods are then deleted.",
