@@ -736,6 +736,8 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         active += whole(state.get("active"), 0) * per_job
         ready += whole(state.get("ready"), 0) * per_job
         succeeded += jobs_done * per_job
+        # What has begun runs on, whatever becomes of what came before.
+        begun = bool(whole(state.get("active"), 0) or jobs_ready)
         waits = in_order and not before_ready
         for dependency in objects(entries.get(slot.pod_set, {}).get("dependsOn")):
             other = by_name.get(text(dependency.get("name")), {})
@@ -744,7 +746,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
             if dependency.get("status") != "Complete":
                 reached += whole(other.get("ready"), 0)
             waits = waits or reached < replicas
-        if not waits:
+        if begun or not waits:
             due += (slot.replicas - jobs_done) * per_job
         before_ready = before_ready and jobs_ready >= slot.replicas
         if jobs_over := min(over.get(slot.pod_set, 0), slot.replicas):

@@ -142,6 +142,8 @@ def test_a_jobset_asks_for_every_replica_of_every_set() -> None:
         ({}, [], 5, ()),
         ({"startupPolicy": {"startupPolicyOrder": "InOrder"}}, [], 1, ()),
         ({"startupPolicy": {"startupPolicyOrder": "InOrder"}}, [{"name": "driver", "ready": 1}], 5, ()),
+        # The first is not ready any more, and the others run on.
+        ({"startupPolicy": {"startupPolicyOrder": "InOrder"}}, [{"name": "workers", "active": 2, "ready": 2}], 5, ()),
         ({}, [{"name": "driver", "succeeded": 1}], 4, (("driver", 0),)),
         ({"failurePolicy": {"maxRestarts": 2}}, [{"name": "driver", "succeeded": 1}], 4, ()),
         (
@@ -217,6 +219,8 @@ def test_a_set_that_depends_on_another_is_not_due_before_it(status: str | None, 
     assert view(JOBSET, raw, NAMES).pods_expected == due
     raw["status"] = {"replicatedJobsStatus": [{"name": "driver", "ready": 1}]}
     assert view(JOBSET, raw, NAMES).pods_expected == (1 if status == "Complete" else 5)
+    raw["status"] = {"replicatedJobsStatus": [{"name": "workers", "active": 1}]}
+    assert view(JOBSET, raw, NAMES).pods_expected == 5, "it was reached, and is no more"
 
 
 def test_the_view_of_a_running_job() -> None:
