@@ -843,17 +843,27 @@ def _replaces_failed_only(spec: Json) -> bool:
 
 
 def _ignores_disruption(spec: Json) -> bool:
-    """The first rule that applies to a deleted pod decides; one by exit codes applies to none."""
+    """The first rule that applies to a deleted pod decides: of those by exit codes one that ends it for them, should
+    its node be well enough to say some."""
     for rule in objects(obj(spec.get("podFailurePolicy")).get("rules")):
+        if rule.get("action") != "Ignore" and _applies_to_a_stopped_pod(obj(rule.get("onExitCodes"))):
+            return False
         for pattern in objects(rule.get("onPodConditions")):
             if pattern.get("type") == "DisruptionTarget" and pattern.get("status", "True") == "True":
                 return rule.get("action") == "Ignore"
     return False
 
 
+def _applies_to_a_stopped_pod(codes: Json) -> bool:
+    """By SIGTERM, and by SIGKILL after that."""
+    values, inside = items(codes.get("values")), codes.get("operator") == "In"
+    return bool(codes) and any((code in values) is inside for code in (143, 137))
+
+
 def _failures_left(spec: Json, failed: int) -> bool:
     if spec.get("backoffLimitPerIndex") is not None:
-        return whole(spec.get("backoffLimitPerIndex"), 0) > 0
+        in_all = spec.get("backoffLimit") is None or whole(spec["backoffLimit"], 0) > failed
+        return in_all and whole(spec.get("backoffLimitPerIndex"), 0) > 0
     return whole(spec["backoffLimit"], 0) > failed if spec.get("backoffLimit") is not None else failed < 6
 
 

@@ -277,6 +277,11 @@ def test_what_is_left_of_one_that_ends_are_the_pods_that_still_end() -> None:
 DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget"}]}
 
 
+def _by_codes(operator: str, values: list[int], action: str = "FailJob") -> Json:
+    rules = [{"action": action, "onExitCodes": {"operator": operator, "values": values}}]
+    return {"backoffLimit": 0, "podFailurePolicy": {"rules": [*rules, {"action": "Ignore", **DISRUPTED}]}}
+
+
 @pytest.mark.parametrize(
     ("spec", "failed", "survives"),
     [
@@ -289,6 +294,11 @@ DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget"}]}
         ({"backoffLimitPerIndex": 0}, 0, False),
         ({"backoffLimit": 0, "podFailurePolicy": {"rules": [{"action": "Ignore", **DISRUPTED}]}}, 0, True),
         ({"backoffLimit": 0, "podFailurePolicy": {"rules": [{"action": "FailJob", **DISRUPTED}]}}, 0, False),
+        (_by_codes("In", [42]), 0, True),
+        (_by_codes("In", [42, 143]), 0, False),  # as a pod ends that is told to
+        (_by_codes("NotIn", [42]), 0, False),
+        (_by_codes("In", [137, 143], "Ignore"), 0, True),
+        ({"backoffLimit": 2, "backoffLimitPerIndex": 1}, 3, False),
     ],
 )
 def test_who_survives_the_loss_of_a_pod(spec: Json, failed: int, survives: bool) -> None:
