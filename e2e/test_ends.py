@@ -9,7 +9,7 @@ import pytest
 
 from e2e.api_client import ApiError, condition, finished
 from e2e.control_plane import LOST, ControlPlane
-from e2e.gangs import admitted, entry_of, running_pods, succeed, teams, workload_of
+from e2e.gangs import admitted, ended, entry_of, reason, running_pods, succeed, teams, workload_of
 from e2e.installed import NAMES, Installed, job, jobset
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -134,3 +134,28 @@ def test_a_gang_whose_pods_fail_for_good_as_they_are_stopped_has_failed(muster: 
         cp.delete("pods", name, "team-a", gracePeriodSeconds=0)
     cp.wait(lambda: finished(cp.get(kind, "gang", "team-a")) == "Failed", 30, "it to be called failed")
     cp.wait(lambda: _told(cp, "gang") == "Failed", 30, "its Workload to be told")
+
+
+def test_a_jobset_one_of_whose_jobs_fails_with_its_node_gives_its_quota_back(muster: Installed) -> None:
+    """A node that dies while it is drained: the Job fails, and its controller says that when the pod is gone, which
+    nobody ends there. It does not say that the Job is suspended either."""
+    cp = muster.cp
+    muster.started(config={"nodeLossGracePeriod": "3s"})
+    cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 16})
+    cp.apply([jobset("team-a", "set", {"w": (2, 1)}, seconds=None, failurePolicy={"maxRestarts": 3})])
+    cp.wait(_run(cp, 2), 30, "its pods to run")
+    cp.apply([job("team-a", "next", 2, seconds=None)])
+    drained = running_pods(cp, "team-a")[0]
+    child, lost = drained["metadata"]["labels"]["job-name"], drained["spec"]["nodeName"]
+    cp.set_node_ready(lost, False, wait=False)
+    cp.delete("pods", drained["metadata"]["name"], "team-a")
+    cp.wait(lambda: condition(cp.get("jobs", child, "team-a"), "FailureTarget") == "True", 20, "its Job to fail")
+    cp.wait(lambda: admitted(cp, "team-a", "next"), 60, "its quota to go to who waits")
+    assert condition(cp.get("jobs", child, "team-a"), "Failed") is None
+    cp.wait(ended(cp, "jobs", "team-a", "next"), 40, "that to finish")
+    cp.wait(lambda: reason(cp, "team-a", "set")[0] == "AdmissionGated", 20, "it to wait for that pod alone")
+    assert drained["metadata"]["name"] in reason(cp, "team-a", "set")[1]
+    cp.set_node_ready(lost, True)
+    cp.wait(lambda: cp.get("jobsets", "set", "team-a")["status"]["restarts"] == 1, 60, "it to begin anew")
+    cp.wait(_run(cp, 2), 60, "it to run again")

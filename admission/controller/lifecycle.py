@@ -578,12 +578,15 @@ def _start(seen: Sight, settings: Settings, now: int) -> Next:
     """A job that ran before it was held (before there was anybody to hold it, say) starts when its pods of then are
     gone. Its controller may not have seen yet that it was to stop, and would go on with them: nobody has placed them,
     and none counts as the gang's, which would be sent back as if it had none that is ready."""
-    workload, pods = seen.workload, seen.pods
+    job, workload, pods = seen.job, seen.workload, seen.pods
+    assert job is not None
     assert workload is not None
     until = seen.set_ahead.now(workload.value.admitted_at) + settings.acknowledge_ms
     if (seen.going or pods.live) and now < until:
         return Next(None, earliest(until, pods.lost_until))
-    return Next(StopPods(seen.going, ()) if seen.going else StartJob())
+    if seen.going:
+        return Next(StopPods(seen.going, ()))
+    return Next(ClearStartTime() if _is_frozen(job) else StartJob())
 
 
 def bare_step(
@@ -800,11 +803,15 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     if children is not None and job.started:
         return Next(children)  # first, for with its own note a JobSet is let go, and may start them
     if job.started or job.started_by_another:
-        # 1.35 and older refuse template changes while a start time is set, and nobody clears it.
-        if job.start_time_set and job.suspended_condition and job.template_frozen:
+        if _is_frozen(job):
             return Next(ClearStartTime())
         return Next(RestoreJob())
     return Next(children or then)
+
+
+def _is_frozen(job: JobView) -> bool:
+    """1.35 and older refuse template changes while a start time is set, and nobody clears it."""
+    return job.start_time_set and job.suspended_condition and job.template_frozen
 
 
 def _in_place(seen: Sight) -> bool:

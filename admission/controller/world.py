@@ -346,6 +346,7 @@ class World:
             self._children.setdefault((job.namespace, job.owner[2]), set()).add(key)
             if old is None or _standing(old) != _standing(job):
                 self._wake_job(job.owner[2])
+                self._less_held_up(job.owner[2])
         # Of a JobSet it is a matter of that one for all of its Jobs: news of one is no reason to look at the others.
         if old is None or (old.owner != job.owner if job.of_jobset else _runs_by(old) != _runs_by(job)):
             self._pods_follow(job.uid)
@@ -410,6 +411,7 @@ class World:
         if of in self._children:
             discard(self._children, of, job.key)
             self._wake_job(of[1])
+            self._less_held_up(of[1])
 
     def workload_seen(self, seen: WorkloadSeen) -> None:
         seen = self._run_by_others(self._on_named_nodes(seen))
@@ -631,21 +633,31 @@ class World:
 
     def _held_up(self, value: Workload) -> Workload:
         """Of a Job that makes no pod beside one that is still ending, one that waits: it would be given room, and use
-        none of it for as long as a node stays lost."""
-        job = self._job_by_uid.get(value.job_uid)
-        if value.admission is not None or value.finished or job is None or not self.jobs[job].waits_for_failed:
+        none of it for as long as a node stays lost. So it is with a JobSet of which a Job has come to its end, or is
+        being deleted, and cannot be made anew before its last pod is gone."""
+        job = self.jobs.get(self._job_by_uid.get(value.job_uid, ("", "", "")))
+        if value.admission is not None or value.finished or job is None or not _may_be_held_up(job):
             return value
         pods = self._pods_of_owner.get((value.namespace, value.uid), {})
-        ending = sorted(key for key, pod in pods.items() if pod.terminating and not pod.done and pod.node)
+        ending = sorted(
+            key
+            for key, pod in pods.items()
+            if pod.terminating and not pod.done and pod.node and (job.waits_for_failed or self._is_of_an_end(pod))
+        )
         if not ending:
             return value
         first, more = ending[0], f" and {len(ending) - 1} more" if len(ending) > 1 else ""
         return replace(value, lingering=f"{first[1]} on node {pods[first].node}{more}")
 
+    def _is_of_an_end(self, pod: PodView) -> bool:
+        """Is the Job that made this pod at its end, or being deleted, and not gone before it?"""
+        maker = self.jobs.get(self._job_by_uid.get(pod.held_by, ("", "", "")))
+        return maker is not None and (maker.deleting or maker.ending is not None)
+
     def _less_held_up(self, job_uid: str) -> None:
         """What `_held_up` looks at may have changed."""
         key = self._job_by_uid.get(job_uid)
-        waits = self.workload_of(key) if key is not None and self.jobs[key].waits_for_failed else None
+        waits = self.workload_of(key) if key is not None and _may_be_held_up(self.jobs[key]) else None
         if waits is not None and waits.view.value.admission is None:
             self._unlaid.add(waits.key)
             self._dirty()
@@ -1408,7 +1420,7 @@ class World:
     def made_early(self, jobset: JobView) -> tuple[JobKey, ...]:
         """Jobs that a held JobSet has made."""
         children = ((key, self.jobs[key]) for key in self._children_of(jobset))
-        return tuple(sorted(key for key, one in children if one.suspended and not (one.deleting or one.finished)))
+        return tuple(sorted(key for key, one in children if one.suspended and not _over(one)))
 
     def _going(self, job: JobView | None) -> tuple[JobKey, ...]:
         children = ((key, self.jobs[key]) for key in self._children_of(job)) if job is not None else ()
@@ -1419,7 +1431,8 @@ class World:
         if job is None:
             return 0
         children = [self.jobs[key] for key in self._children_of(job)]
-        return sum(not (child.deleting or child.finished or _heard(child, stop=job.suspended)) for child in children)
+        # One that is at its end makes no more pods, and never says that it is suspended.
+        return sum(not (_over(child) or _heard(child, stop=job.suspended)) for child in children)
 
     def _idle_since(self, job: JobView | None, now: int) -> tuple[tuple[JobKey, int], ...]:
         if job is None:
@@ -1787,9 +1800,20 @@ def _owed(job: JobView) -> bool:
     return job.active + job.terminating < job.pods_expected
 
 
-def _standing(job: JobView) -> tuple[bool, bool, bool, bool, bool]:
+def _standing(job: JobView) -> tuple[bool, bool, bool, bool, bool, bool]:
     """What the JobSet of a Job looks at."""
-    return job.suspended, _heard(job), job.deleting, job.finished is not None, _carries(job)
+    ends = job.finished is not None, job.ending is not None
+    return job.suspended, _heard(job), job.deleting, *ends, _carries(job)
+
+
+def _over(child: JobView) -> bool:
+    """Will this Job of a JobSet make no pods any more, and need no change for that?"""
+    return child.deleting or child.finished is not None or child.ending is not None
+
+
+def _may_be_held_up(job: JobView) -> bool:
+    """By pods that are still ending."""
+    return job.waits_for_failed or job.kind == JOBSET.kind
 
 
 def _owners(pod: PodView) -> list[Owner]:
@@ -1799,8 +1823,7 @@ def _owners(pod: PodView) -> list[Owner]:
 
 def _carries(child: JobView) -> bool:
     """Does a stopped Job of a JobSet that may run again say what a start wrote into it?"""
-    over = child.deleting or child.finished is not None
-    return bool(child.marked_for or child.started_by_another) and child.suspended and not over
+    return bool(child.marked_for or child.started_by_another) and child.suspended and not _over(child)
 
 
 def _free(pod: PodView) -> bool:

@@ -736,6 +736,8 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         active += whole(state.get("active"), 0) * per_job
         ready += whole(state.get("ready"), 0) * per_job
         succeeded += jobs_done * per_job
+        # What has begun runs on, whatever becomes of what came before.
+        begun = bool(whole(state.get("active"), 0) or jobs_ready)
         waits = in_order and not before_ready
         for dependency in objects(entries.get(slot.pod_set, {}).get("dependsOn")):
             other = by_name.get(text(dependency.get("name")), {})
@@ -744,7 +746,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
             if dependency.get("status") != "Complete":
                 reached += whole(other.get("ready"), 0)
             waits = waits or reached < replicas
-        if not waits:
+        if begun or not waits:
             due += (slot.replicas - jobs_done) * per_job
         before_ready = before_ready and jobs_ready >= slot.replicas
         if jobs_over := min(over.get(slot.pod_set, 0), slot.replicas):
@@ -841,17 +843,27 @@ def _replaces_failed_only(spec: Json) -> bool:
 
 
 def _ignores_disruption(spec: Json) -> bool:
-    """The first rule that applies to a deleted pod decides; one by exit codes applies to none."""
+    """The first rule that applies to a deleted pod decides: of those by exit codes one that ends it for them, should
+    its node be well enough to say some."""
     for rule in objects(obj(spec.get("podFailurePolicy")).get("rules")):
+        if rule.get("action") != "Ignore" and _applies_to_a_stopped_pod(obj(rule.get("onExitCodes"))):
+            return False
         for pattern in objects(rule.get("onPodConditions")):
             if pattern.get("type") == "DisruptionTarget" and pattern.get("status", "True") == "True":
                 return rule.get("action") == "Ignore"
     return False
 
 
+def _applies_to_a_stopped_pod(codes: Json) -> bool:
+    """By SIGTERM, and by SIGKILL after that."""
+    values, inside = items(codes.get("values")), codes.get("operator") == "In"
+    return bool(codes) and any((code in values) is inside for code in (143, 137))
+
+
 def _failures_left(spec: Json, failed: int) -> bool:
     if spec.get("backoffLimitPerIndex") is not None:
-        return whole(spec.get("backoffLimitPerIndex"), 0) > 0
+        in_all = spec.get("backoffLimit") is None or whole(spec["backoffLimit"], 0) > failed
+        return in_all and whole(spec.get("backoffLimitPerIndex"), 0) > 0
     return whole(spec["backoffLimit"], 0) > failed if spec.get("backoffLimit") is not None else failed < 6
 
 

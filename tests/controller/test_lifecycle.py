@@ -510,6 +510,10 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(**STOPPED, start_time_set=True, template_frozen=True), workload(**LEAVING), queue="q"),
         life.ClearStartTime(),
     ),
+    "admitted, and frozen by the start time of when it ran unheld": (
+        Sight(job(start_time_set=True, template_frozen=True), workload(**ADMITTED), queue="q"),
+        life.ClearStartTime(),
+    ),
     "evicted, all is back: release": (Sight(job(), workload(**LEAVING), queue="q"), life.ReleaseWorkload()),
     "finished": (
         Sight(job(**RUNNING, finished="Succeeded", message="done"), workload(**ADMITTED), queue="q"),

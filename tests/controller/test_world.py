@@ -442,6 +442,48 @@ def test_a_job_that_makes_no_pod_beside_one_that_ends_waits_for_that(
     assert lingering() == ""
 
 
+@pytest.mark.parametrize(
+    ("child", "wanted"),
+    [
+        ({}, ""),
+        ({"ending": "Failed"}, "a on node n1"),  # it has failed for good, once that is gone
+        ({"deleting": True}, "a on node n1"),  # its JobSet begins anew, and cannot make it before that
+        ({"finished": "Failed"}, ""),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("order", list(itertools.permutations(("jobs", "child", "workload", "pods"))))
+def test_a_jobset_waits_for_the_last_pods_of_a_job_that_it_could_not_run(
+    child: dict[str, Any], wanted: str, order: tuple[str, ...]
+) -> None:
+    world = World(State(MUSTER), changed_job=lambda _: None, dirty=lambda: None)
+    waits = replace(HOLDS, job_uid="s1", admission=None, admitted=False)
+    made = replace(CHILD, suspended=True, **child)
+
+    def lingering() -> str:
+        world.lay(seen=True)
+        value = world.state.workload(("ns", "w"))
+        assert value is not None
+        return value.lingering
+
+    for part in order:
+        if part == "jobs":
+            world.job_seen(SET)
+        elif part == "child":
+            world.job_seen(made)
+        elif part == "workload":
+            world.workload_seen(seen(waits))
+        else:
+            world.pod_seen(pod("a", terminating=True, held_by="c1", owner_uid="c1", jobset_uid="s1"))
+    assert lingering() == wanted
+    world.job_seen(replace(made, deleting=False, ending=None, finished=None))
+    assert lingering() == ""
+    world.job_seen(made)
+    assert lingering() == wanted
+    world.job_lost(made)
+    assert lingering() == ""
+
+
 def test_a_pod_that_was_deleted_before_it_was_bound_is_not_waited_for() -> None:
     town = Setting()
     town.world.pod_seen(pod("kept", node="", terminating=True))
@@ -1051,6 +1093,7 @@ HELD = replace(CHILD, suspended=True, suspended_condition=True)
         (True, HELD, False, 0),
         (True, replace(CHILD, finished="Failed"), False, 0),
         (True, replace(CHILD, deleting=True), False, 0),
+        (True, replace(STARTED, suspended=True, ending="Failed"), False, 0),  # and never says that it is suspended
     ],
     ids=str,
 )
@@ -1086,6 +1129,7 @@ def test_which_jobs_of_a_jobset_go_on_and_of_which_the_job_controller_has_not_he
         ({"suspended": True}, {"suspended": True, "start_time_set": True}, True),
         ({"suspended": True}, {"suspended": True, "finished": "Succeeded"}, False),
         ({"suspended": True}, {"suspended": True, "deleting": True}, False),
+        ({"suspended": True}, {"suspended": True, "start_time_set": True, "ending": "Failed"}, False),
     ],
 )
 def test_which_jobs_of_a_jobset_still_say_what_a_start_wrote(parent: Any, child: Any, marked: bool) -> None:
@@ -1098,6 +1142,19 @@ def test_which_jobs_of_a_jobset_still_say_what_a_start_wrote(parent: Any, child:
     world.job_seen(replace(CHILD, **{**child, "marked_for": ""}))
     assert key in setting.woken or not marked
     assert world.sight(key, 0).marked == ()
+
+
+def test_a_jobset_is_looked_at_when_a_job_of_it_comes_to_its_end() -> None:
+    setting = Setting()
+    world, stopped = setting.world, replace(STARTED, suspended=True)
+    for one in (replace(SET, suspended=True), stopped):
+        world.job_seen(one)
+    assert world.sight(("JobSet", "ns", "set"), 0).unheard == 1
+    setting.woken.clear()
+    world.job_seen(replace(stopped, ending="Failed"))
+    assert ("JobSet", "ns", "set") in setting.woken
+    assert world.sight(("JobSet", "ns", "set"), 0).unheard == 0
+    assert world.made_early(SET) == ()
 
 
 WAITS = replace(HOLDS, admission=None, reserved_at=0, admitted=False, admitted_at=0, job_uid="")

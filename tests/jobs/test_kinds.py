@@ -142,6 +142,8 @@ def test_a_jobset_asks_for_every_replica_of_every_set() -> None:
         ({}, [], 5, ()),
         ({"startupPolicy": {"startupPolicyOrder": "InOrder"}}, [], 1, ()),
         ({"startupPolicy": {"startupPolicyOrder": "InOrder"}}, [{"name": "driver", "ready": 1}], 5, ()),
+        # The first is not ready any more, and the others run on.
+        ({"startupPolicy": {"startupPolicyOrder": "InOrder"}}, [{"name": "workers", "active": 2, "ready": 2}], 5, ()),
         ({}, [{"name": "driver", "succeeded": 1}], 4, (("driver", 0),)),
         ({"failurePolicy": {"maxRestarts": 2}}, [{"name": "driver", "succeeded": 1}], 4, ()),
         (
@@ -217,6 +219,8 @@ def test_a_set_that_depends_on_another_is_not_due_before_it(status: str | None, 
     assert view(JOBSET, raw, NAMES).pods_expected == due
     raw["status"] = {"replicatedJobsStatus": [{"name": "driver", "ready": 1}]}
     assert view(JOBSET, raw, NAMES).pods_expected == (1 if status == "Complete" else 5)
+    raw["status"] = {"replicatedJobsStatus": [{"name": "workers", "active": 1}]}
+    assert view(JOBSET, raw, NAMES).pods_expected == 5, "it was reached, and is no more"
 
 
 def test_the_view_of_a_running_job() -> None:
@@ -273,6 +277,11 @@ def test_what_is_left_of_one_that_ends_are_the_pods_that_still_end() -> None:
 DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget"}]}
 
 
+def _by_codes(operator: str, values: list[int], action: str = "FailJob") -> Json:
+    rules = [{"action": action, "onExitCodes": {"operator": operator, "values": values}}]
+    return {"backoffLimit": 0, "podFailurePolicy": {"rules": [*rules, {"action": "Ignore", **DISRUPTED}]}}
+
+
 @pytest.mark.parametrize(
     ("spec", "failed", "survives"),
     [
@@ -285,6 +294,11 @@ DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget"}]}
         ({"backoffLimitPerIndex": 0}, 0, False),
         ({"backoffLimit": 0, "podFailurePolicy": {"rules": [{"action": "Ignore", **DISRUPTED}]}}, 0, True),
         ({"backoffLimit": 0, "podFailurePolicy": {"rules": [{"action": "FailJob", **DISRUPTED}]}}, 0, False),
+        (_by_codes("In", [42]), 0, True),
+        (_by_codes("In", [42, 143]), 0, False),  # as a pod ends that is told to
+        (_by_codes("NotIn", [42]), 0, False),
+        (_by_codes("In", [137, 143], "Ignore"), 0, True),
+        ({"backoffLimit": 2, "backoffLimitPerIndex": 1}, 3, False),
     ],
 )
 def test_who_survives_the_loss_of_a_pod(spec: Json, failed: int, survives: bool) -> None:
