@@ -838,6 +838,11 @@ JOBSET_OWNER = {
     "uid": "00000000-0000-0000-0000-000000000000",
     "controller": True,
 }
+OTHERWISE_OWNED: dict[str, Object] = {
+    "of another kind": {"kind": "Train"},
+    "of another group": {"apiVersion": "example.com/v1"},
+    "that does not control it": {"controller": False},
+}
 CHANGES: dict[str, Object] = {
     "nothing": {},
     "on": {"spec": {"suspend": False}},
@@ -860,6 +865,10 @@ CHANGES: dict[str, Object] = {
     "owners off": {"metadata": {"ownerReferences": None}},
     "place in its set": {"metadata": {"labels": {"jobset.sigs.k8s.io/replicatedjob-name": "other"}}},
     "owner put on": {"metadata": {"ownerReferences": [JOBSET_OWNER]}},
+    **{
+        f"owner {which} put on": {"metadata": {"ownerReferences": [{**JOBSET_OWNER, **said}]}}
+        for which, said in OTHERWISE_OWNED.items()
+    },
     "bigger": _in_template({"spec": {"containers": [{**CONTAINER, "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}),
     "patient": _in_template({"spec": {"terminationGracePeriodSeconds": 3601}}),
     "as patient as may be": _in_template({"spec": {"terminationGracePeriodSeconds": 3600}}),
@@ -1253,10 +1262,13 @@ def test_python_and_cel_agree_about_pods(plane: ControlPlane, tenant: ApiClient)
     caller = hold.Caller(user=JOB_CONTROLLER)
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
     wrong: list[Any] = []
-    for row, (notes, labels, spec) in POD_ROWS.items():
+    owned = {f"with an owner {which}": said for which, said in OTHERWISE_OWNED.items()}
+    rows = {row: (*said, owner) for row, said in POD_ROWS.items()}
+    rows |= {row: ({"pin": "domain"}, {}, {}, owner | said) for row, said in owned.items()}
+    for row, (notes, labels, spec, of) in rows.items():
         pod = _pod(**copy.deepcopy(spec))
         meta = pod["metadata"]
-        meta["ownerReferences"] = [owner]
+        meta["ownerReferences"] = [of]
         if notes:
             meta["annotations"] = {f"{NAMES.group}/{key}": value for key, value in notes.items()}
         keys = {"index": "batch.kubernetes.io/job-completion-index", "job": "jobset.sigs.k8s.io/job-index"}

@@ -877,6 +877,124 @@ def test_since_when_a_start_is_refused() -> None:
     assert world._starts_refused == {}
 
 
+def test_a_start_that_is_refused_again_was_refused_since_then_unless_it_is_of_another_admission() -> None:
+    setting = Setting()
+    setting.world.job_seen(replace(JOB, suspended=True, started=False))
+    setting.world.start_refused(KEY, 1000, "no")
+    setting.world.workload_seen(seen(replace(HOLDS, admitted_at=7000)))
+    setting.world.start_refused(KEY, 8000, "no")
+    assert setting.world.sight(KEY, 9000).start_refused == (8000, 8000, "no")
+
+
+def test_news_of_one_that_is_gone_are_none_of_one_that_was_made_anew() -> None:
+    setting = Setting()
+    world = setting.world
+    world.job_lost(replace(JOB, uid="before"))
+    assert world.jobs[KEY].uid == "j1"
+    world.workload_lost(seen(replace(HOLDS, uid="before")))
+    assert world.workloads[HOLDS.key].uid == "w1"
+    assert setting.used == 2
+
+
+@pytest.mark.parametrize(("finished", "live", "held"), [(False, True, 2), (False, False, 0), (True, True, 0)])
+def test_a_workload_that_is_gone_holds_room_for_as_long_as_pods_of_it_use_it(
+    finished: bool, live: bool, held: int
+) -> None:
+    setting = Setting()
+    value = replace(HOLDS, finished=finished)
+    setting.world.workload_seen(seen(value))
+    setting.world.pod_seen(pod("a", done=not live))
+    setting.world.workload_lost(seen(value))
+    assert setting.used == held
+
+
+@pytest.mark.parametrize(
+    ("said", "strangers"), [({}, 1), ({"done": True}, 0), ({"held_by": "j1"}, 0), ({"held_by": ""}, 0)]
+)
+def test_pods_of_a_gang_that_is_gone_are_of_no_job_that_they_name(said: dict[str, Any], strangers: int) -> None:
+    """What a pod says of its Job stands in its template; whose it is alone makes a stranger of it."""
+    setting = Setting()
+    world = setting.world
+    other = replace(JOB, name="other", uid="j2")
+    world.job_seen(other)
+    world.workload_seen(seen(replace(HOLDS, name="w2", uid="w2", job_uid="j2")))
+    world.pod_seen(pod("a", **{"owner_uid": "j2", "held_by": "j2", **said}))
+    for gone in (False, True):
+        if gone:
+            world.workload_lost(seen(HOLDS))
+        tally = world.sight(other.key, 1000).pods
+        assert (tally.live, tally.strangers) == (0, strangers)
+
+
+def test_a_job_of_a_jobset_that_is_there_is_left_to_it() -> None:
+    """Though no Workload of the gang that started it is."""
+    setting = Setting()
+    parent = replace(JOB, kind="JobSet", name="set", uid="s1", started=False)
+    child = replace(
+        JOB,
+        name="child",
+        uid="c1",
+        started=False,
+        marked_for="gone",
+        owner=("jobset.x-k8s.io/v1alpha2", "JobSet", "s1"),
+    )
+    setting.world.job_seen(child)
+    assert setting.world.sight(child.key, 1000).abandoned
+    setting.world.job_seen(parent)
+    assert not setting.world.sight(child.key, 1000).abandoned
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_job_of_a_jobset_has_noticed_its_start_when_it_says_that_it_is_suspended_no_more(stopped: bool) -> None:
+    setting = Setting()
+    parent = replace(JOB, kind="JobSet", name="set", uid="s1")
+    child = replace(
+        JOB, name="child", uid="c1", owner=("jobset.x-k8s.io/v1alpha2", "JobSet", "s1"), start_time_set=True,
+        suspended_condition=stopped,
+    )  # fmt: skip
+    for one in (parent, child):
+        setting.world.job_seen(one)
+    assert setting.world.sight(parent.key, 1000).unheard == stopped
+
+
+@pytest.mark.parametrize("first", ["n1", "n2"])
+def test_of_several_nodes_that_may_be_lost_the_first_to_be_so_counts(first: str) -> None:
+    """Whatever its name is: silent ones, and ones that have lost their devices."""
+    both = (("gpu.example/gpu", 4),)
+    domains = tuple(Domain((name,), 1) for name in ("n1", "n2"))
+    at = TopologyAssignment((HOSTNAME_LABEL,), domains)
+    given = PodSetAssignment("main", (("gpu.example/gpu", "f"),), (("gpu.example/gpu", 8),), 2, at)
+    for short in (False, True):
+        setting = Setting()
+        world = setting.world
+        world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (given,)))))
+        for name in ("n1", "n2", "n3"):
+            world.pod_seen(pod(f"p-{name}", node=name))
+            world.node_seen(Node(name, allocatable=both))
+        since = {name: 5000 if name == first else 9000 for name in ("n1", "n2")}
+        for name in sorted(since, key=lambda name: since[name]):
+            if short:
+                world.node_seen(Node(name))
+                world.sight(KEY, since[name])
+            else:
+                world.node_seen(down(name, since[name]))
+        assert world.sight(KEY, 10_000).lost_at == 5000 + NODE_GONE_MS
+
+
+def test_what_keeps_a_pod_off_its_node_is_what_its_own_pod_set_does_not_bear() -> None:
+    closed = Taint("team", "a", "NoSchedule")
+    shapes = (PodShape(tolerations=(Toleration("team", "Exists"),)), PodShape())
+    for bears in (True, False):
+        setting = Setting()
+        mine, others = shapes if bears else shapes[::-1]
+        parts = (PodSet("main", 1, mine), PodSet("other", 1, others))
+        given = Admission("q", (ON_N1, replace(ON_N1, name="other")))
+        setting.world.workload_seen(seen(replace(HOLDS, admission=given, pod_sets=parts)))
+        setting.world.pod_seen(pod("a", ready=False, node="", pinned="n1", unschedulable_since=5))
+        setting.world.node_seen(Node("n1", taints=(closed,)))
+        assert bool(setting.world.sight(KEY, 100).pods.shut_out) is not bears
+
+
 @pytest.mark.parametrize("first", [None, 0, 1])
 def test_while_the_starts_of_all_are_refused_it_is_for_no_jobs_sake(first: int | None) -> None:
     """first: which of those that were refused is started first; None: another."""
