@@ -368,8 +368,9 @@ DETAILS: Mapping[Detail, Advice] = {
     ),
     Detail.PODS_LINGER: Advice(
         "Pods of the last start are still ending on a node that does not answer. The Job creates no others before "
-        "they are gone, because it has a podFailurePolicy, or podReplacementPolicy: Failed, or because it has ended and "
-        "its JobSet cannot create it again sooner. It holds nothing meanwhile, and goes on by itself once they are gone.",
+        "they are gone, because it has a podFailurePolicy, or podReplacementPolicy: Failed, or because it has ended "
+        "and its JobSet cannot create it again sooner. It holds nothing meanwhile, and goes on by itself once they are "
+        "gone.",
         "Wait, or create the job again under another name.",
         "Bring back the node that the message names. If it is off for good, delete it, or taint it "
         "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute: its pods are then deleted.",
