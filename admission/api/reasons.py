@@ -181,7 +181,7 @@ DETAILS: Mapping[Detail, Advice] = {
         "The cohort has the missing quota, but a borrowing limit forbids the queue to take it.",
         "Wait until a job of your queue ends, or request less.",
         "Raise the borrowingLimit that the message names, or nominalQuota.",
-        r"the borrowing limit of .* ends it at",
+        r"the borrowing limit of .* allows only",
         (_QUOTA,),
     ),
     Detail.COHORT_SHORT: Advice(
@@ -294,7 +294,7 @@ DETAILS: Mapping[Detail, Advice] = {
         "Something in the job or its Workload cannot be read; the message says what.",
         "Correct the job as the message says.",
         "",
-        r"^What it asks of its place cannot be read",
+        r"^Its placement requirements cannot be read",
         (_MIS, _PLACE),
     ),
     Detail.PREEMPTION_GATED: Advice(

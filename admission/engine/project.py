@@ -185,7 +185,7 @@ def _evicted(evict: Evict) -> Projection:
 def sentence(why: Why) -> str:
     """One plain sentence with the numbers that a person can act on."""
     if why.detail is Detail.INVALID and why.misfits:
-        return f"What it asks of its place cannot be read: {why.misfits[0].message}"
+        return f"Its placement requirements cannot be read: {why.misfits[0].message}"
     if why.detail in _FIXED:
         return _FIXED[why.detail].format(subject=why.subject)
     if why.detail is Detail.BACKOFF:
@@ -336,7 +336,7 @@ def shortfall_sentence(short: Shortfall) -> str:
         if borrow:
             parts.append(f"{said[borrow]} more could be borrowed")
         if short.detail is Detail.BORROWING_LIMIT:
-            parts.append(f"the borrowing limit of {short.limited_by} ends it at {said[now]}")
+            parts.append(f"the borrowing limit of {short.limited_by} allows only {said[now]}")
         elif short.detail is Detail.COHORT_SHORT:
             parts.append(f"cohort {short.limited_by} has {said[free] if free else 'none'} free")
         text = f"{asked}; its ClusterQueue has {', '.join(parts)}"
@@ -385,7 +385,7 @@ _LIVE = re.compile(
     r"(?<=its ClusterQueue has )\S+(?= left of )"
     r"| \(\S+ of it now: [^)]*\)"
     r"|, \S+ more could be borrowed"
-    r"|(?<= ends it at )\S+"
+    r"|(?<= allows only )\S+"
     r"|\S+ free(?=[;.]|$)"
     r"|; of \d+ running workload\(s\) none may be evicted for it( \([^)]*\))?"
     r"|(?<= hold )\d+(?= of )"

@@ -63,7 +63,7 @@ def short(**more: object) -> Shortfall:
             Why(Reason.WAITING_FOR_QUOTA, Detail.BORROWING_LIMIT, (short(detail=Detail.BORROWING_LIMIT),)),
             (
                 "Needs 32 nvidia.com/gpu of flavor h100; its ClusterQueue has 8 left of 64, 16 more could be borrowed, "
-                "the borrowing limit of research ends it at 8"
+                "the borrowing limit of research allows only 8"
             ),
         ),
         (
