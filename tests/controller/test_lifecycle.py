@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as replace_in
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -1651,51 +1652,29 @@ def test_gangs_that_were_evicted_together_come_back_one_by_one() -> None:
     assert len({backoff_ms(1, Settings(), uid) // 1000 for uid in uids}) == 4
 
 
-@given(
-    kind=st.sampled_from(("Job", "JobSet")),
-    suspended=st.booleans(),
-    condition=st.booleans(),
-    started=st.booleans(),
-    live=st.integers(0, 2),
-    active=st.integers(0, 2),
-    terminating=st.integers(0, 2),
-    unheard=st.integers(0, 1),
-    deleting=st.booleans(),
-    evicted=st.booleans(),
-)
-def test_nothing_is_released_while_a_pod_may_run(
-    kind: str,
-    suspended: bool,
-    condition: bool,
-    started: bool,
-    live: int,
-    active: int,
-    terminating: int,
-    unheard: int,
-    deleting: bool,
-    evicted: bool,
-) -> None:
+def test_nothing_is_released_while_a_pod_may_run() -> None:
     """Invariant I5 on the table itself, whether its Workload is there or is deleted and kept."""
-    seen = Sight(
-        job(
-            kind=kind,
-            suspended=suspended,
-            suspended_condition=condition,
-            started=started,
-            active=active,
-            terminating=terminating,
-        ),
-        workload(**(LEAVING if evicted else ADMITTED), deleting=deleting),
-        PodTally(live=live),
-        queue="q",
-        unheard=unheard,
-    )
-    step = next_step(seen, SETTINGS, NOW).step
-    if isinstance(step, life.ReleaseWorkload | life.RestoreJob):
-        assert suspended
-        assert (live, active, terminating, unheard) == (0, 0, 0, 0)
-    if isinstance(step, life.ReleaseWorkload):
-        assert not started, "the template goes back before the reservation does"
+    came = set()
+    flags, few = (False, True), range(3)
+    for kind, suspended, condition, started, deleting, evicted in product(("Job", "JobSet"), *[flags] * 5):
+        value = workload(**(LEAVING if evicted else ADMITTED), deleting=deleting)
+        for live, active, terminating, unheard in product(few, few, few, range(2)):
+            one = job(
+                kind=kind,
+                suspended=suspended,
+                suspended_condition=condition,
+                started=started,
+                active=active,
+                terminating=terminating,
+            )
+            step = next_step(Sight(one, value, PodTally(live=live), queue="q", unheard=unheard), SETTINGS, NOW).step
+            if isinstance(step, life.ReleaseWorkload | life.RestoreJob):
+                assert suspended
+                assert (live, active, terminating, unheard) == (0, 0, 0, 0)
+            if isinstance(step, life.ReleaseWorkload):
+                assert not started, "the template goes back before the reservation does"
+            came.add((type(step), kind))
+    assert came >= set(product((life.ReleaseWorkload, life.RestoreJob), ("Job", "JobSet")))
 
 
 ORPHANED: dict[str, tuple[WorkloadView, PodTally, Any]] = {
