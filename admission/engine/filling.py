@@ -106,6 +106,10 @@ class Filling(Run):
         """Turns in which a look at the book said no again."""
         self.reached: set[str] = set()
         """Queues that had a turn in this cycle."""
+        self.leave_for: dict[str, list[str]] = {}
+        """uid of a gang -> uids of those who leave for it, and hold their room still."""
+        for victim in [state.workloads[key] for key in sorted(state.leaving)]:
+            self.leave_for.setdefault(victim.evicted_for, []).append(victim.uid)
 
     def go(self) -> None:
         self._fill()
@@ -764,7 +768,12 @@ class Filling(Run):
     # -- room for those who wait for it
 
     def _may_evict(self, gang: Workload) -> bool:
-        """After a claim that came to nothing, it evicts nobody for as long again."""
+        """After a claim that came to nothing, it evicts nobody for as long again, nor before all have left who leave
+        for it: without them it cannot go, and others would leave, come back and leave again meanwhile."""
+        return self._may_claim(gang) and gang.uid not in self.leave_for
+
+    def _may_claim(self, gang: Workload) -> bool:
+        """After a claim that came to nothing, it has none for as long again."""
         record = gang.claims
         return record is None or not record.victims or self.now >= record.until + self.rules.claim_ms
 
@@ -917,6 +926,7 @@ class Filling(Run):
             wanted,
             shorts=shorts,
             evicts=self._may_evict(gang),
+            leave_for_it=tuple(self.leave_for.get(gang.uid, ())),
             first=trial.first,
             beside=trial.beside,
             blocked_by=blocked,
@@ -1151,8 +1161,8 @@ class Filling(Run):
         if not self._is_first(gang):
             return False
         trial.first = True
-        if not self._may_evict(gang):
-            return False  # a claim of its own came to nothing: the record of that keeps it from the next
+        if not self._may_claim(gang):
+            return False  # one of its own came to nothing: the record of that keeps it from the next
         at = self.state.passed_over_at(gang)
         if self.now < at:
             until = trial.found.until
@@ -1176,9 +1186,12 @@ class Filling(Run):
 
     @staticmethod
     def _never(trial: Trial) -> bool:
-        """Would it not go if nobody else were there, and do others not wait for it all the same. (What is kept for
-        others on nodes counts as taken there, also when they are looked at as if they were empty.)"""
-        return trial.assignment is not None and trial.mode is Mode.NO_FIT and not (trial.beside or trial.queue.strict)
+        """Would it not go if nobody else were there, or has a gate that no room is kept behind, and do others not wait
+        for it all the same. (What is kept for others on nodes counts as taken there, also when they are looked at as if
+        they were empty.)"""
+        if trial.assignment is None or trial.beside or trial.queue.strict:
+            return False
+        return trial.mode is Mode.NO_FIT or trial.gang.preemption_gated
 
     def _refused(self, trial: Trial) -> Verdict:
         return Verdict(trial.gang.key, Standing.PARKED, trial.why, self.asked(trial))
@@ -1191,7 +1204,7 @@ class Filling(Run):
             self.verdicts.extend(replace(verdict, key=order.key_of(place)) for place in held[taken + 1 :])
         avoid = [avoided.until for avoided in trial.gang.avoid if avoided.until > self.now]
         times = [*avoid, *([trial.found.until] if trial.found.until is not None else [])]
-        if trial.gang.claims is not None and not self._may_evict(trial.gang):
+        if trial.gang.claims is not None and not self._may_claim(trial.gang):
             times.append(trial.gang.claims.until + self.rules.claim_ms)
         # The first of a queue may be due for a claim, for which others stand in the way than for a trial.
         lack = self._lack(trial) if not trial.due else None

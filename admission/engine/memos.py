@@ -612,7 +612,10 @@ class Memos:
 
     def _lasts(self, lack: Lack) -> bool:
         """Do they still leave who leave for it, and are the nodes short that were."""
-        return all(self._facts.is_leaving(uid) for uid in lack.victims) and (
+        is_leaving = self._facts.is_leaving
+        if lack.leave_for_it and not any(map(is_leaving, lack.leave_for_it)):
+            return False
+        return all(map(is_leaving, lack.victims)) and (
             not lack.placing or self._ledger.no_room(lack.placing, lack.avoid, beside=lack.beside)
         )
 

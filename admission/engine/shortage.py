@@ -63,6 +63,8 @@ class Lack(Value, frozen=True):
     """It has a claim itself, and evicts nobody more."""
     victims: tuple[str, ...] = ()
     """uids of those who leave for this claim, and still held their room."""
+    leave_for_it: tuple[str, ...] = ()
+    """The same where it has no claim: it evicts nobody before the last of them has left."""
     beside: bool = False
     """It was refused with the room taken that is kept for those who were passed over, and not without."""
     blocked_by: tuple[Key, int] | None = None

@@ -455,6 +455,30 @@ def test_room_that_is_kept_in_vain_stays_where_it_is_unless_others_there_would_w
             town.put(gang(f"t{i}", "lends", 8, created=town.now - START))
 
 
+def test_who_waits_for_one_that_leaves_slowly_sends_nobody_else_meanwhile() -> None:
+    """Of two that leave for a one takes most of an hour. What the other left is kept for five minutes; who has it then
+    went for a as well, came back, and went again."""
+    town = Town(*elastic("f"), cohort("all"), queue("a", "all", [("f", {"gpu": 8})]))
+    town.put(*(queue(name, "all", [("f", {"gpu": 0})]) for name in "bc"))
+    town.put(gang("quick", "b", 4), gang("slow", "b", 4, created=1))
+    town.settle()
+    town.now += MUSTER.spare_first_ms
+    town.put(
+        *(gang(name, where, pods, created=town.now - START) for name, where, pods in (("a", "a", 8), ("c", "c", 4)))
+    )
+    for seconds in range(0, 3600, 20):
+        town.cycle()
+        if seconds < 3000:
+            held = town.gang("slow")
+            town.leave()
+            town.put(held)
+        else:
+            town.leave()
+        town.now += 20 * SECOND
+    assert town.admitted() == ["a"]
+    assert {name: count for (_, name), count in town.evictions.items()} == {"quick": 1, "slow": 1, "c": 1}
+
+
 def test_one_that_may_be_smaller_takes_no_more_of_what_others_claimed_than_it_claims_itself() -> None:
     """Of a's own quota both have four: one borrower leaves for both. All that is free then would do for six of the
     first."""

@@ -684,13 +684,18 @@ def test_who_was_passed_over_still_takes_what_becomes_his_by_right() -> None:
     assert "a0" in town.admitted()
 
 
-@pytest.mark.parametrize("never", [[], [("never", 9)]], ids=["nobody before", "behind one that could never go"])
+@pytest.mark.parametrize(
+    "never",
+    [[], [("never", 9)], [("gated", 8)]],
+    ids=["nobody before", "behind one that could never go", "behind one for which no room is kept"],
+)
 def test_who_becomes_the_first_of_a_queue_may_have_been_passed_over_already(never: list[tuple[str, int]]) -> None:
     town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 8})]))
     town.put(gang("runs", "a", 4))
     town.settle()
-    waiting = [*never, ("wide", 7), ("big", 8)]
-    town.put(*(gang(name, "a", pods, created=i * SECOND) for i, (name, pods) in enumerate(waiting, 1)))
+    rows = [*never, ("wide", 7), ("big", 8)]
+    waiting = [gang(name, "a", pods, created=i * SECOND) for i, (name, pods) in enumerate(rows, 1)]
+    town.put(*(replace(one, preemption_gated=one.name == "gated") for one in waiting))
     town.now += MUSTER.passed_over_ms + 5 * SECOND
     town.settle()
     assert [key[1] for key in town.kept()] == ["wide"]
