@@ -876,6 +876,7 @@ CHANGES: dict[str, Object] = {
     "notes of many bytes": {"metadata": {"annotations": {"example.com/a": "é" * (33 << 10)}}},
     "as many bytes of notes as may be": {"metadata": {"annotations": {"example.com/a": "é" * (30 << 10)}}},
     "notes inside": _in_template({"metadata": {"annotations": {"example.com/a": "x" * (64 << 10)}}}),
+    "labels": _in_template({"metadata": {"labels": {f"l{i}": "" for i in range(257)}}}),
     "many expressions": _in_template(
         {
             "spec": {
@@ -1079,6 +1080,9 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
             )
         ),
         "notes": edit(lambda new: new["metadata"].setdefault("annotations", {}).update({"a/b": "x" * (64 << 10)})),
+        "labels": edit(
+            lambda new: child(new)["template"].update(metadata={"labels": {f"l{i}": "" for i in range(257)}})
+        ),
         "label inside": edit(
             lambda new: (
                 new["spec"]["replicatedJobs"][0]["template"].setdefault("metadata", {}).update(labels=dict(LABEL))

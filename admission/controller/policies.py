@@ -581,6 +581,7 @@ def _within(who: str, kind: tuple[str, str], limits: Limits) -> list[tuple[str, 
     within = [
         (every(f"!has({grace}) || {grace} <= {limits.grace_s}"), words.grace),
         (f"{annotated(f'{who}.metadata')} && {every(inner)}", words.annotations),
+        (every(f"!has({t}.metadata) || {_size(f'{t}.metadata.labels')} <= {limits.labels}"), words.labels),
         *((every(test), said) for test, said in _placing(f"{t}.spec", limits)),
         (every(f"!has({tolerations}) || size({tolerations}) <= {limits.tolerations}"), words.tolerations),
         (

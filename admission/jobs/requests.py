@@ -624,6 +624,8 @@ class Limits:
     """Of a JobSet: JobSet's controller builds all of them before it makes one, of held JobSets, too. A setting."""
     annotation_bytes: int = 64 << 10
     """Of a job's annotations, and of each pod template's: the API server allows 256 KiB with what a start adds."""
+    labels: int = 256
+    """Of a pod template: they are kept of each gang, for pods of others may ask for them."""
     affinity_parts: int = 256
     """Required node affinity of a template: terms and their requirements together. Each is read as a pod is pinned."""
     affinity_values: int = 4096
@@ -672,6 +674,7 @@ class Excess:
 
     grace: str
     annotations: str
+    labels: str
     affinity: str
     pod_affinity: str
     spread: str
@@ -694,6 +697,10 @@ def excess_words(limits: Limits) -> Excess:
         annotations=(
             f"the annotations of a queued job, and those of each pod template, have at most {limits.annotation_bytes} "
             "bytes together: what says where its pods go is added to them; keep data in a ConfigMap"
+        ),
+        labels=(
+            f"each pod template of a queued job has at most {limits.labels} labels, with those that Kubernetes adds: "
+            "keep data in annotations"
         ),
         affinity=(
             "the required node affinity of a queued job's template has at most "
@@ -744,6 +751,7 @@ def excess(kind: JobKind, raw: Json, limits: Limits = LIMITS) -> tuple[str, ...]
     found = (
         (words.grace, any(whole(s.get("terminationGracePeriodSeconds"), 0) > limits.grace_s for s in specs)),
         (words.annotations, any(_size(texts(meta.get("annotations"))) > limits.annotation_bytes for meta in notes)),
+        (words.labels, any(len(obj(meta.get("labels"))) > limits.labels for meta in notes[1:])),
         *(pair for spec in specs for pair in _placing(spec, limits, words)),
         (words.claims, _claims_made(raw) > limits.claims),
         (words.pod_sets, len(slots) > limits.pod_sets),

@@ -348,6 +348,12 @@ def _claimed(count: int) -> list[Json]:
     return [{"name": "s", "emptyDir": {}}, *({"name": "v", "persistentVolumeClaim": {"claimName": "c"}},) * count]
 
 
+def _labelled(count: int) -> Json:
+    made = _limited()
+    made["spec"]["template"]["metadata"] = {"labels": {f"l{i}": "" for i in range(count)}}
+    return made
+
+
 def _ports(count: int) -> Json:
     half = {"name": "c", "ports": [{"containerPort": 1}] * (count // 2)}
     return {
@@ -360,6 +366,7 @@ def _ports(count: int) -> Json:
     ("most", "more", "said"),
     [
         (_limited(terminationGracePeriodSeconds=3600), _limited(terminationGracePeriodSeconds=3601), LIMITED.grace),
+        (_labelled(256), _labelled(257), LIMITED.labels),
         (_limited(affinity=_terms(128)), _limited(affinity=_terms(129)), LIMITED.affinity),
         (_limited(affinity=_terms(128, 32)), _limited(affinity=_terms(1, 4097)), LIMITED.affinity),
         *(
