@@ -344,9 +344,11 @@ DETAILS: Mapping[Detail, Advice] = {
         (Reason.PENDING_EVALUATION,),
     ),
     Detail.VOLUME_PENDING: Advice(
-        "A PersistentVolumeClaim that its pods name is not there, or not bound, so that kube-scheduler would bind none "
-        "of them. It holds nothing meanwhile, and goes on by itself once the claim is ready.",
-        "Make the claim that the sentence names, or see with `kubectl describe pvc` why it is not bound.",
+        "A PersistentVolumeClaim that its pods name is not there, not bound, or ReadWriteOncePod and in use, so that "
+        "kube-scheduler would bind none of them. It holds nothing meanwhile, and goes on by itself once the claim is "
+        "ready.",
+        "Make the claim that the sentence names, or see with `kubectl describe pvc` why it is not bound. One that is "
+        "in use is free when who uses it has ended.",
         "Look after the volumes or the StorageClass that the sentence names.",
         r"^PersistentVolumeClaim [^ ]+ ",
         (Reason.GATED,),
