@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 
@@ -169,14 +170,19 @@ class Others:
             await self._sleep(LOOK_S)
 
     async def _lead(self) -> bool:
+        """A look. Without an answer, what the last one said."""
         found: dict[str, dict[str, Any]] = {}
+        pages = self._client.list_pages(
+            LEASES.path(), field_selector=f"metadata.name={self._name}", timeout=LOOK_S, attempts=1
+        )
         try:
-            async for page in self._client.list_pages(LEASES.path(), field_selector=f"metadata.name={self._name}"):
-                for lease in map(msgspec.json.decode, page.items):
-                    found[lease["metadata"]["namespace"]] = lease.get("spec") or {}
+            async with aclosing(pages):
+                async for page in pages:
+                    for lease in map(msgspec.json.decode, page.items):
+                        found[lease["metadata"]["namespace"]] = lease.get("spec") or {}
         except (ApiError, TimeoutError) as error:
             log.debug("not seen whether another Muster leads", error=str(error) or type(error).__name__)
-            found = {}
+            return bool(self.why())
         for namespace in found.keys() - self._seen.keys() - {self._home}:
             self._seen[namespace] = Rival(
                 self._client, namespace, self._name, who="another Muster", clock=self._clock, sleep=self._sleep

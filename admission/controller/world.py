@@ -382,6 +382,8 @@ class World:
         """Others have looked at the jobs since: what is seen, and was seen then, may not have been so in between."""
         for since in (self._missing, self._refusals, self._behind, self._beyond, self._idle, self._spare, self._short):
             since.clear()
+        for key in list(self._starts_refused):
+            self._no_start_refused(key)
 
     def heard_again(self, now: int) -> None:
         """The API server was away, or put back to an earlier moment: of nodes and pods nothing could be heard."""

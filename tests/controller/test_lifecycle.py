@@ -1407,6 +1407,24 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], life.Next]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("heard_since", "wanted"),
+    [
+        (START, life.Next(LEAVES_FOR_IT)),
+        (NOW - 20_000, life.Next(None, NOW + 40_000)),
+        (None, life.Next(LEAVES_FOR_IT)),  # the API server makes pods for silent nodes, too
+    ],
+)
+def test_what_refused_pods_as_the_api_server_came_back_is_not_what_refuses_them(
+    heard_since: int | None, wanted: life.Next
+) -> None:
+    """Webhooks of others come later."""
+    settings = Settings(pods_ready_ms=1_800_000, recovery_ms=None)
+    tally = PodTally(**{**LACKS_ONE, "ready": 0, "missing_since": NOW - 20_000, "refusal": FOUND})
+    value = workload(**{**ADMITTED, "admitted_at": START})
+    assert next_step(Sight(job(**RUNNING), value, tally, queue="q", heard_since=heard_since), settings, NOW) == wanted
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_who_lacks_pods_that_the_api_server_refuses(name: str) -> None:
     tally, said, wanted = REFUSED[name]

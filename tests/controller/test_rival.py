@@ -142,6 +142,10 @@ class Leases(Told):
 OTHERS: dict[str, tuple[dict[str, Any], int]] = {
     "no other": ({"home": lambda now: lease(now, "mine")}, 0),
     "one that leads for a minute": ({"home": lambda now: None, "default": renewed_until(60)}, 75),
+    "nobody answers for a while as one leads": (
+        {"default": lambda now: AWAY if 9 < now < 40 else renewed_until(60)(now)},
+        75,
+    ),
     "one of two": ({"a": lambda now: lease(0, holder=""), "b": renewed_until(20)}, 35),
     "one that ended long ago": ({"default": lambda now: lease(-3600)}, 0),
     "they may not be looked for": ({"default": lambda now: FORBIDDEN}, 0),

@@ -872,6 +872,10 @@ def test_since_when_a_start_is_refused() -> None:
     world.start_refused(KEY, 9000, "no")
     world.started(KEY, 9500)
     assert world.sight(KEY, 9500).start_refused is None
+    world.start_refused(KEY, 9600, "no")
+    world.looks_anew()
+    world.start_refused(KEY, 9900, "no")
+    assert world.sight(KEY, 9900).start_refused == (9900, 9900, "no"), "another led meanwhile, or nobody could"
     world.start_refused(KEY, 10_000, "no")
     world.job_lost(waits)
     assert world._starts_refused == {}
