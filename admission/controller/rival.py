@@ -28,6 +28,8 @@ log = structlog.get_logger("muster")
 
 LOOK_S = 5.0
 """Between two looks."""
+ANSWER_S = 5.0
+"""So long the search for others may take: a lease is not left alone for longer because nobody answers that."""
 STALE_MS = 120_000
 DURATION_S = 15.0
 """Of a Lease that names none."""
@@ -173,7 +175,7 @@ class Others:
         """A look. Without an answer, what the last one said."""
         found: dict[str, dict[str, Any]] = {}
         pages = self._client.list_pages(
-            LEASES.path(), field_selector=f"metadata.name={self._name}", timeout=LOOK_S, attempts=1
+            LEASES.path(), field_selector=f"metadata.name={self._name}", timeout=ANSWER_S, attempts=1
         )
         try:
             async with aclosing(pages):
