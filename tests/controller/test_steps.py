@@ -129,6 +129,25 @@ async def test_what_was_reserved_since_it_was_looked_at_is_not_deleted(world: Wo
     assert (await stored(world))["metadata"]["uid"] == gang["metadata"]["uid"]
 
 
+@pytest.mark.parametrize("what", ["it is not being deleted", "it is another of that name", "it is"])
+async def test_our_finalizer_is_taken_off_what_is_being_deleted_alone(world: World, what: str) -> None:
+    gang = await a_gang(world, held=True)
+    path = f"{WORKLOADS}/{gang['metadata']['name']}"
+    await world.client.merge_patch(path, {"metadata": {"finalizers": [NAMES.finalizer]}})
+    if what != "it is not being deleted":
+        await world.client.delete(path)
+    async with running(world, leads=False) as controller:
+        await sees(controller)
+        known = controller.world.workloads["ml", gang["metadata"]["name"]]
+        await controller.actuator.let_go(
+            replace(known, uid="another") if what == "it is another of that name" else known
+        )
+    left = await its_workload(world)
+    assert (left is None) == (what == "it is")
+    if left is not None:
+        assert left["metadata"]["finalizers"] == [NAMES.finalizer]
+
+
 ADDS = {
     "name": "budget",
     "state": "Ready",

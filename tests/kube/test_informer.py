@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import random  # noqa: TID251  # seeded
 from contextlib import asynccontextmanager
@@ -667,6 +668,25 @@ async def test_lost_events_are_found_by_comparison_and_mended(server, client, se
         exact = server.requests[-1].query
         assert (exact["resourceVersion"], exact["resourceVersionMatch"]) == (informer.resource_version, "Exact")
         await settle(lambda: same(informer, server))
+
+
+async def test_what_is_known_better_is_not_understood_or_cannot_be_compared_is_no_difference(server, client, settle):
+    server.put("x")
+    server.put("bad", poison="yes")
+    async with informing(client) as (informer, _seen, _):
+        await settle(lambda: bool(server.watches))
+        assert await informer.differences() == []
+        version, listed = informer.resource_version, copy.deepcopy(list(server.objects.values()))
+        for name, uid in (("x", "u1"), ("z", "u9")):  # learned from writes, and the watch is not there yet
+            one = copy.deepcopy(listed[0])
+            one["metadata"] |= {"name": name, "uid": uid, "resourceVersion": str(int(version) + 10)}
+            informer.learn(one)
+        assert set(informer.store) == {("a", "x"), ("a", "z")}
+        server.faults.append(answer(200, {"metadata": {"resourceVersion": version}, "items": listed}))
+        assert await informer.differences() == []
+        server.faults.append(answer(410))
+        assert await informer.differences() == []
+        assert informer.relists == 1
 
 
 async def test_the_answer_of_a_write_is_learned_before_the_watch_brings_it(server, client, settle):
