@@ -143,13 +143,19 @@ class Rival:
 
 
 class Others:
-    """Controllers of Muster that lead from other namespaces than `home`, by Leases of this name. clock: see `Rival`."""
+    """Controllers of Muster that lead from other namespaces than `home`, by Leases of this name. clock: see `Rival`.
+
+    may_lead: has the controller of this namespace the rights to? Everybody who may edit a namespace may write Leases
+    there, and would keep all replicas from leading; so a Lease alone counts for nothing. (One that was started by hand,
+    with somebody's own rights, is not seen, and told in the log.)
+    """
 
     def __init__(
         self,
         client: Client,
         home: str,
         name: str,
+        may_lead: Callable[[str], Awaitable[bool]],
         *,
         clock: Callable[[], float] = boot_time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -157,9 +163,12 @@ class Others:
         self._client = client
         self._home = home
         self._name = name
+        self._may_lead = may_lead
         self._clock = clock
         self._sleep = sleep
         self._seen: dict[str, Rival] = {}
+        self._told: set[str] = set()
+        """Namespaces whose Leases count for nothing."""
 
     def why(self) -> str:
         """Why this one does not campaign; "" when it may."""
@@ -182,10 +191,20 @@ class Others:
                 async for page in pages:
                     for lease in map(msgspec.json.decode, page.items):
                         found[lease["metadata"]["namespace"]] = lease.get("spec") or {}
+            unknown = found.keys() - self._seen.keys() - self._told - {self._home}
+            counts = {namespace: await self._may_lead(namespace) for namespace in sorted(unknown)}
         except (ApiError, TimeoutError) as error:
             log.debug("not seen whether another Muster leads", error=str(error) or type(error).__name__)
             return bool(self.why())
-        for namespace in found.keys() - self._seen.keys() - {self._home}:
+        for namespace, may_lead in counts.items():
+            if not may_lead:
+                self._told.add(namespace)
+                log.warning(
+                    "a Lease of this name in another namespace counts for nothing: no controller there has the rights",
+                    namespace=namespace,
+                    holder=str(found[namespace].get("holderIdentity") or "")[:100],
+                )
+                continue
             self._seen[namespace] = Rival(
                 self._client, namespace, self._name, who="another Muster", clock=self._clock, sleep=self._sleep
             )

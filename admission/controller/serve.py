@@ -33,6 +33,7 @@ from admission.controller.setup import (
     tuning_of,
 )
 from admission.jobs.hold import Identities
+from admission.kube.access import Access, Unfenced
 from admission.kube.client import ApiError, Client, Fenced, TooManyRequests, Unavailable
 from admission.kube.lease import LeaderElector, LeadershipLost
 from admission.names import JOBS_HELD
@@ -116,7 +117,13 @@ async def serve(
     others: Others | None = None
     if config.leader_election.leader_elect:
         home, lease = config.leader_election.resource_namespace or namespace, config.leader_election.resource_name
-        others = Others(client, home, lease)
+        reviews, account = Access(Unfenced(client)), policy_settings(config, namespace).service_account
+
+        def may_lead(where: str) -> Awaitable[bool]:
+            user = {"username": f"system:serviceaccount:{where}:{account}"}
+            return reviews.allowed(user, names.group, "workloads", "patch", "status")
+
+        others = Others(client, home, lease, may_lead)
         elector = LeaderElector(
             client,
             home,

@@ -148,6 +148,8 @@ OTHERS: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "one of two": ({"a": lambda now: lease(0, holder=""), "b": renewed_until(20)}, 35),
     "one that ended long ago": ({"default": lambda now: lease(-3600)}, 0),
+    "one that a tenant writes": ({"tenant": lease}, 0),
+    "one beside one that a tenant writes": ({"default": renewed_until(20), "tenant": lease}, 35),
     "they may not be looked for": ({"default": lambda now: FORBIDDEN}, 0),
     "nobody answers": ({"default": lambda now: AWAY}, 0),
 }
@@ -161,7 +163,11 @@ def test_when_a_replica_may_campaign_beside_those_of_other_namespaces(name: str)
     async def main() -> None:
         loop = asyncio.get_running_loop()
         leases = Leases(of)
-        others = Others(leases, "home", "muster-controller", clock=loop.time)
+
+        async def may_lead(namespace: str) -> bool:
+            return namespace != "tenant"
+
+        others = Others(leases, "home", "muster-controller", may_lead, clock=loop.time)
         waiting = asyncio.ensure_future(others.gone())
         await asyncio.sleep(1)
         if after:

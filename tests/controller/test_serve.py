@@ -8,7 +8,7 @@ import contextlib
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -223,12 +223,19 @@ async def test_in_kueue_mode_nothing_is_decided_while_kueue_leads(
             await until(leads)
 
 
+class WithRights(Cluster):
+    """One whose authorizer knows the controller of HOME."""
+
+    def allows(self, user: str, groups: Iterable[str], attributes: Mapping[str, Any]) -> bool:
+        return user == f"system:serviceaccount:{HOME}:muster-controller" or super().allows(user, groups, attributes)
+
+
 async def test_one_that_is_started_in_another_namespace_by_mistake_decides_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two that lead, each by a file of its own, would evict what the other admits."""
     monkeypatch.setattr(rival, "LOOK_S", 0.02)
-    async with served() as (client, first):
+    async with served(given=WithRights()) as (client, first):
 
         async def leads() -> bool:
             return first.controller.leading
