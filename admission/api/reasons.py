@@ -350,8 +350,8 @@ DETAILS: Mapping[Detail, Advice] = {
     ),
     Detail.VOLUME_PENDING: Advice(
         "A PersistentVolumeClaim that the pods name does not exist, is not bound, or is ReadWriteOncePod and in use, "
-        "so kube-scheduler would bind none of them. The job holds nothing meanwhile, and goes on by itself once the claim "
-        "is ready.",
+        "so kube-scheduler would bind none of them. The job holds nothing meanwhile, and goes on by itself once the "
+        "claim is ready.",
         "Create the claim that the message names, or see with `kubectl describe pvc` why it is not bound. One that is "
         "in use is free when its user has ended.",
         "Check the volumes or the StorageClass that the message names.",
