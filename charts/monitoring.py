@@ -65,7 +65,7 @@ ALERTS: tuple[Alert, ...] = (
         "30m",
         "critical",
         "A replica of Muster ends again and again",
-        "For half an hour no replica was ever ten minutes old. kubectl -n @NAMESPACE@ describe pods -l "
+        "For half an hour some replica was always less than ten minutes old. kubectl -n @NAMESPACE@ describe pods -l "
         "app.kubernetes.io/component=controller says why, under Last State and in its Events. OOMKilled: raise "
         "resources.limits.memory of the chart (some 200 MB, and 10 KB for each job with one pod, finished jobs "
         f"too: ttlSecondsAfterFinished deletes jobs). Liveness probe failed: give it more CPU. Error: {_LOGS} "

@@ -659,13 +659,15 @@ def _limits(names: Names, settings: Settings, *, governed: bool = False) -> list
     match = {"namespaceSelector": dict(settings.governed_namespaces or {})} if governed else {}
     queued = [] if governed else [_condition("queued", _has_label("object", names.queue_label))]
     out = []
+    # What JobSet's controller makes has more than its JobSet said, which was asked; nobody else makes a child.
+    alone = [_condition("of-no-jobset", f"!{_child('object')}")] if governed else []
     for kind in (JOBS, JOBSETS):
         new, old = (_within(who, kind, settings.limits) for who in ("object", "oldObject"))
         out += _validating(
             f"muster-limits-{kind[1]}" + ("-namespaces" if governed else ""),
             settings,
             {"resourceRules": _rules(kind), **match},
-            [*queued, _by_others(names)],
+            [*queued, _by_others(names), *(alone if kind == JOBS else ())],
             [
                 (f"({good}) || ({_OLD} && !({was_good}))", said)
                 for (good, said), (was_good, _) in zip(new, old, strict=True)

@@ -496,7 +496,7 @@ def validate_job(
     noted, was_noted = (annotations_of(one).get(names.inverse_annotation) for one in (new, old))
     if noted != was_noted and not restored:
         return say.inverse
-    if queue is not None or governed:
+    if queue is not None or (governed and not (kind is JOB and _is_child(new))):  # its JobSet was asked
         before_it = excess(kind, old, limits) if old is not None else ()
         return next((wrong for wrong in excess(kind, new, limits) if wrong not in before_it), None)
     return None

@@ -651,6 +651,7 @@ _AS_MADE = 4
 """Of so many times as much a Workload, or a pod, is still read: the API server, RuntimeClasses and JobSet add to what a
 template says, and others may make Workloads as well."""
 READ = Limits(
+    labels=_AS_MADE * LIMITS.labels,
     affinity_parts=_AS_MADE * LIMITS.affinity_parts,
     affinity_values=_AS_MADE * LIMITS.affinity_values,
     pod_terms=_AS_MADE * LIMITS.pod_terms,
@@ -1062,7 +1063,11 @@ def shape_of(
 
     requests = obj(tried(lambda: pod_requests(spec), {}))
     uncounted += refused
-    if beyond := tuple(said for said, is_beyond in _placing(spec, READ, _READ_WORDS) if is_beyond):
+    many_labels = len(own) > READ.labels
+    beyond = tuple(said for said, is_beyond in _placing(spec, READ, _READ_WORDS) if is_beyond)
+    if many_labels:
+        own, beyond = {}, (_READ_WORDS.labels, *beyond)
+    if beyond:
         # It is not read at all, and so admitted nowhere; what it keeps away it may, if it runs already.
         unread = "; ".join((*refused, *beyond))
         return PodShape(

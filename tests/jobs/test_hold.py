@@ -428,6 +428,19 @@ def test_what_could_not_be_started_or_ended_is_refused(most: Json, more: Json, s
     assert said in build_workload(JOB, more, NAMES)[1]
 
 
+def test_a_child_may_have_more_than_its_jobset_where_every_job_is_governed() -> None:
+    """JobSet's controller adds labels, and what a start wrote into its JobSet."""
+    template = copy.deepcopy(job()["spec"]["template"])
+    template["metadata"] = {
+        "labels": {f"l{i}": "" for i in range(LIMITS.labels + 1)},
+        "annotations": {"a": "x" * (LIMITS.annotation_bytes + 1)},
+    }
+    for owners, said in ((CHILD, None), ([], LIMITED.annotations)):
+        made = job(label=None, ownerReferences=owners)
+        made["spec"]["template"] = template
+        assert validate_job(None, made, JOBSETS, NAMES, governed=True) == said
+
+
 def test_a_jobset_has_at_most_as_many_sets_as_a_workload() -> None:
     assert LIMITS.pod_sets == POD_SETS
     wide = jobset()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from admission.engine.model import AntiAffinity, Exclusive, LabelSelector, Requirement, Toleration, matches
 from admission.jobs.kinds import JOB, JOBSET
 from admission.jobs.requests import (
+    READ,
     anti_affinity,
     complete,
     limits_mark,
@@ -138,6 +139,14 @@ def test_a_quantity_that_is_none_is_named(quantity: Any) -> None:
         pod_requests({"containers": [c({"cpu": quantity})]})
     shape = shape_of({"spec": {"containers": [c({"cpu": quantity})]}}, NAMES)
     assert "cpu" in shape.refused
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_template_with_more_labels_than_are_read_is_admitted_nowhere(more: int) -> None:
+    """A Workload may be made by anybody, and no policy sees its templates: its labels would be kept."""
+    labels = {f"l{i}": "" for i in range(READ.labels + more)}
+    shape = shape_of({"metadata": {"labels": labels}, "spec": {"containers": [c()]}}, NAMES)
+    assert (("labels" in shape.refused), (("l0", "") in shape.labels)) == (bool(more), not more)
 
 
 @pytest.mark.parametrize("quantity", ["1e30", "9e999998", "9e999999"])
