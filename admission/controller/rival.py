@@ -6,15 +6,14 @@ it leads while the Lease was seen to change within the duration that is written 
 Kueue that ended long ago, and nobody deletes it; one that was last renewed `STALE_MS` before by the API server's clock
 is taken for that, so that a restart waits for nothing.
 
-One without leader election, or with another name for its Lease, is not seen. One of Muster's is looked for before each
-campaign alone: two that begin in one moment both lead.
+One without leader election, or with another name for its Lease, is not seen.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any
 
@@ -29,7 +28,11 @@ log = structlog.get_logger("muster")
 LOOK_S = 5.0
 """Between two looks."""
 ANSWER_S = 5.0
-"""So long the search for others may take: a lease is not left alone for longer because nobody answers that."""
+"""So long a search for others may take ..."""
+TRIES = 3
+"""... and so often it is tried where none was ever seen: a Lease is not left alone because nobody answers that."""
+WATCH_S = 30.0
+"""Between two looks while this one leads."""
 STALE_MS = 120_000
 DURATION_S = 15.0
 """Of a Lease that names none."""
@@ -114,6 +117,11 @@ class Rival:
         """Does it lead, by what its Lease says now."""
         return self._say(self._judged(spec))
 
+    def unheard(self) -> None:
+        """Nobody answered: it could not be renewed either, and has all of its duration anew once it is seen again."""
+        if self.holder:
+            self._seen = ()
+
     def _judged(self, spec: dict[str, Any]) -> str:
         holder = str(spec.get("holderIdentity") or "")
         said = (holder, spec.get("renewTime"), spec.get("acquireTime"), spec.get("leaseTransitions"))
@@ -167,8 +175,10 @@ class Others:
         self._clock = clock
         self._sleep = sleep
         self._seen: dict[str, Rival] = {}
-        self._told: set[str] = set()
-        """Namespaces whose Leases count for nothing."""
+        self._refused: dict[str, str] = {}
+        """Namespaces whose Leases count for nothing, and the holders of these."""
+        self._told = False
+        """That they may not be looked for."""
 
     def why(self) -> str:
         """Why this one does not campaign; "" when it may."""
@@ -176,34 +186,65 @@ class Others:
         return f"{waits[0].upper()}{waits[1:]}. A cluster holds one Muster: was --namespace left out?" if waits else ""
 
     async def gone(self) -> None:
-        """Returns once none leads, or nobody says."""
-        while await self._lead():
+        """Returns once none leads, or they may not be looked for."""
+        without = unanswered = 0
+        while True:
+            lead = await self._lead()
+            without, unanswered = (without + 1 if lead is False else 0), (unanswered + 1 if lead is None else 0)
+            # One that is handed over is nobody's for some seconds.
+            if without == 2 or (not self._seen and (without or unanswered == TRIES)):
+                return
             await self._sleep(LOOK_S)
 
-    async def _lead(self) -> bool:
-        """A look. Without an answer, what the last one said."""
+    async def watch(self) -> None:
+        """Raises RivalLeads once one leads that goes before this one; does not return."""
+        while True:
+            await self._sleep(WATCH_S)
+            if not await self._lead():
+                continue
+            # Of two that believe each other one stays; one with somebody's own rights is believed by none.
+            first = min(namespace for namespace, rival in self._seen.items() if rival.holder)
+            with suppress(ApiError, TimeoutError):
+                if first < self._home or not await self._may_lead(self._home):
+                    raise RivalLeads(self.why())
+
+    async def _lead(self) -> bool | None:
+        """A look: does one lead? None where nobody answers."""
         found: dict[str, dict[str, Any]] = {}
         pages = self._client.list_pages(
             LEASES.path(), field_selector=f"metadata.name={self._name}", timeout=ANSWER_S, attempts=1
         )
         try:
-            async with aclosing(pages):
+            async with asyncio.timeout(ANSWER_S), aclosing(pages):
                 async for page in pages:
                     for lease in map(msgspec.json.decode, page.items):
                         found[lease["metadata"]["namespace"]] = lease.get("spec") or {}
-            unknown = found.keys() - self._seen.keys() - self._told - {self._home}
-            counts = {namespace: await self._may_lead(namespace) for namespace in sorted(unknown)}
+                holders = {where: str(spec.get("holderIdentity") or "") for where, spec in found.items()}
+                unknown = sorted(
+                    where
+                    for where in found.keys() - self._seen.keys() - {self._home}
+                    if self._refused.get(where) != holders[where]
+                )
+                counts = {namespace: await self._may_lead(namespace) for namespace in unknown}
+        except Forbidden as error:
+            if not self._told:
+                log.warning("may not see whether another Muster leads, and goes on", error=str(error))
+            self._told = True
+            return False
         except (ApiError, TimeoutError) as error:
             log.debug("not seen whether another Muster leads", error=str(error) or type(error).__name__)
-            return bool(self.why())
+            for rival in self._seen.values():
+                rival.unheard()
+            return None
         for namespace, may_lead in counts.items():
             if not may_lead:
-                self._told.add(namespace)
-                log.warning(
-                    "a Lease of this name in another namespace counts for nothing: no controller there has the rights",
-                    namespace=namespace,
-                    holder=str(found[namespace].get("holderIdentity") or "")[:100],
-                )
+                if namespace not in self._refused:
+                    log.warning(
+                        "a Lease of this name elsewhere counts for nothing: no controller there has the rights",
+                        namespace=namespace,
+                        holder=holders[namespace][:100],
+                    )
+                self._refused[namespace] = holders[namespace]
                 continue
             self._seen[namespace] = Rival(
                 self._client, namespace, self._name, who="another Muster", clock=self._clock, sleep=self._sleep

@@ -262,6 +262,8 @@ async def _campaign(
     elector: LeaderElector | None, rival: Rival | None, others: Others | None, work: Callable[[], Awaitable[None]]
 ) -> None:
     alone = work if rival is None else partial(_beside, rival, work)
+    if others is not None:
+        alone = partial(_watched, others, alone)
     while True:
         if others is not None:
             await others.gone()
@@ -280,6 +282,10 @@ async def _beside(rival: Rival, work: Callable[[], Awaitable[None]]) -> None:
     if await rival.leads():
         raise RivalLeads(rival.why())
     await _together(work(), rival.watch())
+
+
+async def _watched(others: Others, work: Callable[[], Awaitable[None]]) -> None:
+    await _together(work(), others.watch())
 
 
 async def _together(*parts: Awaitable[None]) -> None:

@@ -105,6 +105,7 @@ class _Site(web.BaseSite):
                 self._make_room(made)
                 self._open[made] = None
                 made.begins = loop.create_task(self._begin(made, accepted))
+                await asyncio.sleep(0)  # asyncio's own loop accepts the next at once, and nobody else has a turn
 
     async def _begin(self, made: _Connection, accepted: socket.socket) -> None:
         limit = HANDSHAKE_S if self._ssl_context else None
