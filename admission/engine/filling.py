@@ -106,10 +106,10 @@ class Filling(Run):
         """Turns in which a look at the book said no again."""
         self.reached: set[str] = set()
         """Queues that had a turn in this cycle."""
-        self.leave_for: dict[str, list[str]] = {}
-        """uid of a gang -> uids of those who leave for it, and hold their room still."""
+        self.leave_for: dict[str, list[Workload]] = {}
+        """uid of a gang -> those who leave for it, and hold their room still."""
         for victim in [state.workloads[key] for key in sorted(state.leaving)]:
-            self.leave_for.setdefault(victim.evicted_for, []).append(victim.uid)
+            self.leave_for.setdefault(victim.evicted_for, []).append(victim)
 
     def go(self) -> None:
         self._fill()
@@ -768,9 +768,15 @@ class Filling(Run):
     # -- room for those who wait for it
 
     def _may_evict(self, gang: Workload) -> bool:
-        """After a claim that came to nothing, it evicts nobody for as long again, nor before all have left who leave
-        for it: without them it cannot go, and others would leave, come back and leave again meanwhile."""
-        return self._may_claim(gang) and gang.uid not in self.leave_for
+        """After a claim that came to nothing, it evicts nobody for as long again, nor before all have left who are
+        long in leaving for it: without them it cannot go, and others would leave, come back, leave again meanwhile."""
+        return self._may_claim(gang) and not self._leave_for(gang)
+
+    def _leave_for(self, gang: Workload) -> tuple[str, ...]:
+        """uids of those who leave for it for longer than a claim lasts. Until then it may evict the rest: a controller
+        may have ended when it had evicted some of them. And who was evicted itself since then begins anew."""
+        since, longer = gang.evicted_at if gang.evicted else 0, self.now - self.rules.claim_ms
+        return tuple(one.uid for one in self.leave_for.get(gang.uid, ()) if since <= one.evicted_at <= longer)
 
     def _may_claim(self, gang: Workload) -> bool:
         """After a claim that came to nothing, it has none for as long again."""
@@ -926,7 +932,7 @@ class Filling(Run):
             wanted,
             shorts=shorts,
             evicts=self._may_evict(gang),
-            leave_for_it=tuple(self.leave_for.get(gang.uid, ())),
+            leave_for_it=self._leave_for(gang),
             first=trial.first,
             beside=trial.beside,
             blocked_by=blocked,
