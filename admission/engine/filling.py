@@ -108,6 +108,7 @@ class Filling(Run):
         """Queues that had a turn in this cycle."""
         self.leave_for: dict[str, list[Workload]] = {}
         """uid of a gang -> those who leave for it, and hold their room still."""
+        self._open_to: dict[int | Key, list[tuple[scan.PodSetRequest, list[tuple[str, ...]]]]] = {}
         for victim in [state.workloads[key] for key in sorted(state.leaving)]:
             self.leave_for.setdefault(victim.evicted_for, []).append(victim)
 
@@ -752,11 +753,10 @@ class Filling(Run):
         """Of what is `held`, each that it might ask for, and the least that it would: of one pod set that may use the
         flavor, with as few pods as it may have."""
         out: list[Usage] = []
-        asks = [(part, self.state.turns(rival, queue.name, [part.pod_set.name])) for part in self.asks(rival, queue)]
         for flavor, resource in sorted(held):
             asked = (
                 dict(part.each).get(resource, 0) * min(part.count, part.pod_set.min_count or part.count)
-                for part, open_to in asks
+                for part, open_to in self._may_use(rival, queue)
                 for group, turn in zip(queue.groups, open_to, strict=True)
                 if resource in group.covered and flavor in turn
             )
@@ -764,6 +764,17 @@ class Filling(Run):
             if least:
                 out.append({(flavor, resource): least})
         return out
+
+    def _may_use(self, gang: Workload, queue: ClusterQueue) -> list[tuple[scan.PodSetRequest, list[tuple[str, ...]]]]:
+        """What each pod set asks for and, of each group of the queue, the flavors that it may use; looked up once a
+        cycle for all that are alike."""
+        at = self.state.bucket(gang)
+        known = self._open_to.get(at)
+        if known is None:
+            turns = self.state.turns
+            known = [(part, turns(gang, queue.name, [part.pod_set.name])) for part in self.asks(gang, queue)]
+            self._open_to[at] = known
+        return known
 
     # -- room for those who wait for it
 
