@@ -345,8 +345,8 @@ class Filling(Run):
         return all(amount <= claimed.get(fr, 0) for fr, amount in trial.assignment.usage.items() if fr in claimed)
 
     def _no_more_than_claimed(self, trial: Trial) -> Trial:
-        """One that may be smaller finds more than it claimed, in what other claims yield to it: for all of it there has
-        to be room beside those."""
+        """One that may be smaller, or has grown, finds more than it claimed, in what other claims yield to it: for all
+        of it there has to be room beside those."""
         gang, queue = trial.gang, trial.queue
         with self.ledger.suspended(gang.key):
             larger = self.look(gang, queue, evict=False)
@@ -354,7 +354,12 @@ class Filling(Run):
             return larger
         assert gang.claims is not None
         claimed = gang.claims.admission.pod_sets
-        asked = scan.requests(gang, queue, self.rules, {part.name: part.count for part in claimed})
+        counts = {part.name: part.count for part in claimed}
+        for part in self.asks(gang, queue):
+            least = min(part.pod_set.min_count or part.count, part.count)
+            if not least <= counts.get(part.pod_set.name, 0) <= part.count:
+                return larger
+        asked = scan.requests(gang, queue, self.rules, counts)
         with self.ledger.yielding(gang.key), self.ledger.suspended(gang.key):
             flavors = {part.name: dict(part.flavors) for part in claimed}
             assignment = self.pinned(gang, queue, asked, flavors, self._avoided(gang))

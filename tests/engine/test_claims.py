@@ -529,6 +529,24 @@ def test_one_that_may_be_smaller_takes_no_more_of_what_others_claimed_than_it_cl
     assert town.admitted() == ["a0", "a1"]
 
 
+@pytest.mark.parametrize(("pods", "least", "of"), [(6, None, 4), (6, 5, 4), (6, 5, 6)])
+def test_one_that_has_grown_since_it_claimed_does_not_start_with_fewer_pods_than_it_may_have(
+    pods: int, least: int | None, of: int
+) -> None:
+    """All that is free would do, but for what the other claims."""
+    town = Town(*elastic("f"), cohort("all", "", [("f", {"gpu": 4})]))
+    town.put(queue("a", "all", [("f", {"gpu": 4})]), queue("b", "all", [("f", {"gpu": 0})]), gang("lent", "b", 8))
+    town.settle()
+    for i in range(2):
+        made = gang(f"a{i}", "a", 4 if i else of, created=1 + i)
+        town.put(replace(made, pod_sets=(replace(made.pod_sets[0], min_count=None if of == 4 else 4),)))
+    town.cycle()
+    assert [town.gang(f"a{i}").claims is not None for i in range(2)] == [True, True]
+    town.put(replace(town.gang("a0"), pod_sets=(replace(town.gang("a0").pod_sets[0], count=pods, min_count=least),)))
+    town.settle()
+    assert town.admitted() == ["a1"]
+
+
 def test_room_stays_kept_while_no_node_at_all_is_ready() -> None:
     """It is the network; when that is back, another comes that goes before it."""
     there = node("n", gpu=8)
