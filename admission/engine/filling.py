@@ -106,10 +106,11 @@ class Filling(Run):
         """Turns in which a look at the book said no again."""
         self.reached: set[str] = set()
         """Queues that had a turn in this cycle."""
-        self.leave_for: dict[str, list[str]] = {}
-        """uid of a gang -> uids of those who leave for it, and hold their room still."""
+        self.leave_for: dict[str, list[Workload]] = {}
+        """uid of a gang -> those who leave for it, and hold their room still."""
+        self._open_to: dict[int | Key, list[tuple[scan.PodSetRequest, list[tuple[str, ...]]]]] = {}
         for victim in [state.workloads[key] for key in sorted(state.leaving)]:
-            self.leave_for.setdefault(victim.evicted_for, []).append(victim.uid)
+            self.leave_for.setdefault(victim.evicted_for, []).append(victim)
 
     def go(self) -> None:
         self._fill()
@@ -344,8 +345,8 @@ class Filling(Run):
         return all(amount <= claimed.get(fr, 0) for fr, amount in trial.assignment.usage.items() if fr in claimed)
 
     def _no_more_than_claimed(self, trial: Trial) -> Trial:
-        """One that may be smaller finds more than it claimed, in what other claims yield to it: for all of it there has
-        to be room beside those."""
+        """One that may be smaller, or has grown, finds more than it claimed, in what other claims yield to it: for all
+        of it there has to be room beside those."""
         gang, queue = trial.gang, trial.queue
         with self.ledger.suspended(gang.key):
             larger = self.look(gang, queue, evict=False)
@@ -353,7 +354,12 @@ class Filling(Run):
             return larger
         assert gang.claims is not None
         claimed = gang.claims.admission.pod_sets
-        asked = scan.requests(gang, queue, self.rules, {part.name: part.count for part in claimed})
+        counts = {part.name: part.count for part in claimed}
+        for part in self.asks(gang, queue):
+            least = min(part.pod_set.min_count or part.count, part.count)
+            if not least <= counts.get(part.pod_set.name, 0) <= part.count:
+                return larger
+        asked = scan.requests(gang, queue, self.rules, counts)
         with self.ledger.yielding(gang.key), self.ledger.suspended(gang.key):
             flavors = {part.name: dict(part.flavors) for part in claimed}
             assignment = self.pinned(gang, queue, asked, flavors, self._avoided(gang))
@@ -752,11 +758,10 @@ class Filling(Run):
         """Of what is `held`, each that it might ask for, and the least that it would: of one pod set that may use the
         flavor, with as few pods as it may have."""
         out: list[Usage] = []
-        asks = [(part, self.state.turns(rival, queue.name, [part.pod_set.name])) for part in self.asks(rival, queue)]
         for flavor, resource in sorted(held):
             asked = (
                 dict(part.each).get(resource, 0) * min(part.count, part.pod_set.min_count or part.count)
-                for part, open_to in asks
+                for part, open_to in self._may_use(rival, queue)
                 for group, turn in zip(queue.groups, open_to, strict=True)
                 if resource in group.covered and flavor in turn
             )
@@ -765,12 +770,29 @@ class Filling(Run):
                 out.append({(flavor, resource): least})
         return out
 
+    def _may_use(self, gang: Workload, queue: ClusterQueue) -> list[tuple[scan.PodSetRequest, list[tuple[str, ...]]]]:
+        """What each pod set asks for and, of each group of the queue, the flavors that it may use; looked up once a
+        cycle for all that are alike."""
+        at = self.state.bucket(gang)
+        known = self._open_to.get(at)
+        if known is None:
+            turns = self.state.turns
+            known = [(part, turns(gang, queue.name, [part.pod_set.name])) for part in self.asks(gang, queue)]
+            self._open_to[at] = known
+        return known
+
     # -- room for those who wait for it
 
     def _may_evict(self, gang: Workload) -> bool:
-        """After a claim that came to nothing, it evicts nobody for as long again, nor before all have left who leave
-        for it: without them it cannot go, and others would leave, come back and leave again meanwhile."""
-        return self._may_claim(gang) and gang.uid not in self.leave_for
+        """After a claim that came to nothing, it evicts nobody for as long again, nor before all have left who are
+        long in leaving for it: without them it cannot go, and others would leave, come back, leave again meanwhile."""
+        return self._may_claim(gang) and not self._leave_for(gang)
+
+    def _leave_for(self, gang: Workload) -> tuple[str, ...]:
+        """uids of those who leave for it for longer than a claim lasts. Until then it may evict the rest: a controller
+        may have ended when it had evicted some of them. And who was evicted itself since then begins anew."""
+        since, longer = gang.evicted_at if gang.evicted else 0, self.now - self.rules.claim_ms
+        return tuple(one.uid for one in self.leave_for.get(gang.uid, ()) if since <= one.evicted_at <= longer)
 
     def _may_claim(self, gang: Workload) -> bool:
         """After a claim that came to nothing, it has none for as long again."""
@@ -926,7 +948,7 @@ class Filling(Run):
             wanted,
             shorts=shorts,
             evicts=self._may_evict(gang),
-            leave_for_it=tuple(self.leave_for.get(gang.uid, ())),
+            leave_for_it=self._leave_for(gang),
             first=trial.first,
             beside=trial.beside,
             blocked_by=blocked,

@@ -1023,7 +1023,8 @@ class _Scan:
         said = said or [name for name, amount in asked.each if amount and name in self.group_of]
         groups = [self.group_of[name] for name in [name for name in said if is_device(name)] or said]
         others = {flavor.name for one in groups if one is not group for flavor in one.flavors}
-        return not any(name in self.flavors and not self.flavors[name].elastic for name in others)
+        solid = any(name in self.flavors and not self.flavors[name].elastic for name in others)
+        return any(one is group for one in groups) and not solid
 
     # -------------------------------------------------------- nodes
 

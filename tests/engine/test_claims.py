@@ -479,6 +479,41 @@ def test_who_waits_for_one_that_leaves_slowly_sends_nobody_else_meanwhile() -> N
     assert {name: count for (_, name), count in town.evictions.items()} == {"quick": 1, "slow": 1, "c": 1}
 
 
+@pytest.mark.parametrize("written", ["without victims", "not at all"])
+def test_whose_evictions_were_left_half_made_evicts_the_rest_at_once(written: str) -> None:
+    """Of two that were to leave for a one does, slowly; its claim has been ended, or was never stored."""
+    town = Town(*elastic("f"), cohort("all"), *(queue(a, "all", [("f", {"gpu": 8 * (a == "a")})]) for a in "ab"))
+    town.put(gang("b0", "b", 4), gang("b1", "b", 4, created=1))
+    town.settle()
+    town.now += MUSTER.spare_first_ms
+    town.put(gang("a", "a", 8, created=town.now - START))
+    decisions = decide(town.fresh(), town.now, BUDGET).decisions
+    first = next(decision for decision in decisions if isinstance(decision, Evict))
+    (claim,) = (decision for decision in decisions if isinstance(decision, Claim))
+    town.put(town.written(town.gang(first.key[1]), first))
+    if written == "without victims":
+        ended = replace(claim.record, victims=(), until=town.now // SECOND * SECOND)
+        town.put(replace(town.gang("a"), claims=ended))
+    town.now += SECOND
+    town.cycle()
+    assert all(town.gang(f"b{i}").evicted for i in range(2))
+    assert [key[1] for key in town.kept()] == ["a"]
+
+
+def test_who_was_evicted_itself_does_not_wait_for_one_that_leaves_for_it_since_before() -> None:
+    town = Town(*elastic("f"), cohort("all"), *(queue(name, "all", [("f", {"gpu": 4})]) for name in "ab"))
+    town.put(gang("slow", "b", 4), gang("b1", "b", 4, created=1))
+    town.settle()
+    town.now += 4 * MUSTER.claim_ms
+    left = {"evicted": "Preempted", "evicted_for": "uid-a"}
+    town.put(replace(town.gang("slow"), evicted_at=town.now - 3 * MUSTER.claim_ms, **left))
+    town.put(queue("b", "all", [("f", {"gpu": 0})]), queue("a", "all", [("f", {"gpu": 8})]))
+    town.put(gang("a", "a", 8, created=2, evicted="Preempted", evicted_at=town.now - 2 * MUSTER.claim_ms))
+    town.cycle()
+    assert town.gang("b1").evicted
+    assert [key[1] for key in town.kept()] == ["a"]
+
+
 def test_one_that_may_be_smaller_takes_no_more_of_what_others_claimed_than_it_claims_itself() -> None:
     """Of a's own quota both have four: one borrower leaves for both. All that is free then would do for six of the
     first."""
@@ -492,6 +527,24 @@ def test_one_that_may_be_smaller_takes_no_more_of_what_others_claimed_than_it_cl
     assert [town.gang(f"a{i}").claims is not None for i in range(2)] == [True, True]
     town.settle()
     assert town.admitted() == ["a0", "a1"]
+
+
+@pytest.mark.parametrize(("pods", "least", "of"), [(6, None, 4), (6, 5, 4), (6, 5, 6)])
+def test_one_that_has_grown_since_it_claimed_does_not_start_with_fewer_pods_than_it_may_have(
+    pods: int, least: int | None, of: int
+) -> None:
+    """All that is free would do, but for what the other claims."""
+    town = Town(*elastic("f"), cohort("all", "", [("f", {"gpu": 4})]))
+    town.put(queue("a", "all", [("f", {"gpu": 4})]), queue("b", "all", [("f", {"gpu": 0})]), gang("lent", "b", 8))
+    town.settle()
+    for i in range(2):
+        made = gang(f"a{i}", "a", 4 if i else of, created=1 + i)
+        town.put(replace(made, pod_sets=(replace(made.pod_sets[0], min_count=None if of == 4 else 4),)))
+    town.cycle()
+    assert [town.gang(f"a{i}").claims is not None for i in range(2)] == [True, True]
+    town.put(replace(town.gang("a0"), pod_sets=(replace(town.gang("a0").pod_sets[0], count=pods, min_count=least),)))
+    town.settle()
+    assert town.admitted() == ["a1"]
 
 
 def test_room_stays_kept_while_no_node_at_all_is_ready() -> None:

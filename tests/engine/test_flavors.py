@@ -781,6 +781,23 @@ def test_what_only_comes_with_its_nodes_may_be_of_an_elastic_flavor() -> None:
     assert chosen(got)["main"] == {"gpu": "two", "licence": "one"}
 
 
+def test_who_asks_for_nothing_that_is_counted_goes_with_its_group_where_another_flavor_brings_the_nodes() -> None:
+    """A leader without devices, whose workers have devices and licences."""
+    labels = ((HOSTNAME_LABEL, "m"), ("kind", "b"), ("rack", "r"))
+    setting = Setting(
+        group(["gpu"], two=[100]),
+        group(["licence"], one=[100]),
+        nodes=[Node("m", labels, allocatable=(("cpu", 8), ("gpu", 4), ("licence", 4), ("pods", 10)))],
+        flavors=[replace(A, elastic=True, node_labels=()), replace(B, topology="t")],
+        topologies=[Topology("t", ("rack", HOSTNAME_LABEL))],
+        rules=replace(MUSTER, excluded_prefixes=("cpu",)),
+    )
+    together = TopologyRequest(required="rack", group="g")
+    leader = pods("leader", each={"cpu": 1}, topology=together)
+    got = setting.assign(gang(leader, pods("workers", 2, each={"gpu": 1, "licence": 1}, topology=together)))
+    assert (got.mode, chosen(got)["workers"]) == (Mode.FIT, {"gpu": "two", "licence": "one"})
+
+
 CREDITS = replace(MUSTER, transformations=(Transformation("gpu", (("credits", Fraction(2)),)),))
 
 

@@ -21,6 +21,7 @@ from admission.engine.model import (
     ClusterQueue,
     Flavor,
     Fungibility,
+    Key,
     Node,
     PodSet,
     PodShape,
@@ -31,6 +32,7 @@ from admission.engine.model import (
     Strategy,
     Workload,
 )
+from admission.engine.state import State
 from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, groups, node, queue
 
 MINUTE = 60 * SECOND
@@ -291,6 +293,30 @@ def test_who_comes_back_asks_nobody_who_could_not_evict_it(
     town.cycle()
     assert "back" in town.admitted()
     assert not +looks
+
+
+def test_which_flavors_others_may_use_is_looked_up_once_for_all_who_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    town = Town(*elastic("one", "two"), cohort("root"))
+    town.put(queue("a", "root", [("two", {"gpu": 4})]), gang("long", "a", 4))
+    town.put(*(queue(f"b{i}", "root", [("two", {"gpu": 0})]) for i in range(4)))
+    town.settle()
+    for at in range(5):
+        town.put(queue(f"q{at}", "root", [(one, {"gpu": 0}) for one in ("one", "two")]))
+        town.put(gang(f"g{at}", f"q{at}", 8, created=at + 4))
+    town.settle()
+    asked: Counter[Key] = Counter()
+    turns = State.turns
+
+    def counted(state: State, gang: Workload, *arguments: Any) -> Any:
+        asked[gang.key] += 1
+        return turns(state, gang, *arguments)
+
+    monkeypatch.setattr(State, "turns", counted)
+    back = [gang(f"back{i}", f"b{i}", created=i, evicted="Preempted", evicted_at=town.now) for i in range(4)]
+    town.put(*back)
+    town.remove(Workload, ("ns", "long"))
+    town.decide()
+    assert asked == {("ns", f"g{at}"): 1 for at in range(5)}
 
 
 @pytest.mark.parametrize("stops", [False, True])
