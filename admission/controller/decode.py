@@ -388,14 +388,15 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
     labels: dict[str, str] = meta.labels or {}
     owner: dict[str, Any] = next((ref for ref in meta.owner_references or () if ref.get("controller")), {})
     phase = status.phase or "Pending"
-    ready, unready, since, message = False, 0, None, ""
+    ready, unready, turned, since, message = False, 0, 0, None, ""
     for condition in status.conditions or ():
         if condition.get("type") == "Ready":
             ready = condition.get("status") == "True"
             if not ready:
                 looked_at = _as_it_goes(seen)
                 ready = values.is_ready(looked_at)
-                unready = 0 if ready else values.unready_since(looked_at)
+                if not ready:
+                    unready, turned = values.unready_since(looked_at), millis(condition.get("lastTransitionTime"))
         elif (
             condition.get("type") == "PodScheduled"
             and condition.get("status") == "False"
@@ -431,6 +432,7 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         stays_ms=_stays(seen.spec.tolerations or ()) if ours else None,
         failed=phase == "Failed",
         claims=_claims(seen.spec.volumes or ()),
+        turned_at=turned,
     )
 
 

@@ -1051,9 +1051,10 @@ def _without_pods_since(seen: Sight, settings: Settings) -> int | None:
     assert workload is not None
     then = seen.set_ahead.now
     since = max(then(pods.last_created_at), then(workload.value.admitted_at), then(seen.made_since or 0))
-    since = max(since, then(seen.heard_since or 0))  # what it refused as it came back it may not refuse now
     seen_from_the_start = then(pods.missing_since) < since + settings.refused_ms
-    return since if seen_from_the_start or not pods.ready else None
+    if not seen_from_the_start and pods.ready:
+        return None
+    return max(since, then(seen.heard_since or 0))  # what was refused as it came back may not be refused now
 
 
 def _looks_for_refusal_at(seen: Sight, settings: Settings) -> int | None:

@@ -107,7 +107,7 @@ class PodView(Value, frozen=True):
     created_at: int
     gated: bool
     unready_since: int
-    """When its condition Ready last turned; 0 where it has none."""
+    """Since when it is not ready, as far as its status says; 0 where it is, or has no such condition."""
     unschedulable_since: int | None
     unschedulable_message: str
     labels: tuple[tuple[str, str], ...]
@@ -125,6 +125,8 @@ class PodView(Value, frozen=True):
     """When its grace period is over, of one that was told to end; else 0."""
     claims: tuple[str, ...] = ()
     """PersistentVolumeClaims that it names, sorted."""
+    turned_at: int = 0
+    """When its condition Ready last turned, of one that is not ready; else 0."""
 
 
 _decode_status = msgspec.json.Decoder(dict[str, Any]).decode
@@ -721,6 +723,8 @@ class World:
     def pod_seen(self, pod: PodView) -> None:
         key = (pod.namespace, pod.name)
         old = self._pods.get(key)
+        if old is not None and _fails_again(old, pod):
+            pod = replace(pod, unready_since=old.unready_since)
         if old is not None and _owners(old) != _owners(pod):
             self._disown(old)
         self._pods[key] = pod
@@ -1816,6 +1820,12 @@ def _over(child: JobView) -> bool:
 def _may_be_held_up(job: JobView) -> bool:
     """By pods that are still ending."""
     return job.waits_for_failed or job.kind == JOBSET.kind
+
+
+def _fails_again(old: PodView, pod: PodView) -> bool:
+    """Was it not ready since it failed before? Its status keeps the last time alone."""
+    one = (old.uid, old.turned_at) == (pod.uid, pod.turned_at) and not (old.ready or pod.ready)
+    return one and 0 < old.unready_since < pod.unready_since
 
 
 def _owners(pod: PodView) -> list[Owner]:

@@ -823,10 +823,8 @@ def survives_a_pod(kind: JobKind, raw: Json, names: Names) -> bool:
 
 
 def _outlives_a_pod(kind: JobKind, raw: Json, failed: int) -> bool:
-    """Does it go on after another pod that fails? One that is deleted counts against the backoffLimit of its Job,
-    unless a podFailurePolicy ignores disruptions. failed: pods that did already."""
-    jobs = _job_specs(kind, raw)
-    return all(_ignores_disruption(job) or _failures_left(job, failed if kind is JOB else 0) for job in jobs)
+    """Does it go on after another pod that is stopped? failed: pods that failed already."""
+    return all(_goes_on(job, failed if kind is JOB else 0) for job in _job_specs(kind, raw))
 
 
 def _job_specs(kind: JobKind, raw: Json) -> list[Json]:
@@ -842,16 +840,24 @@ def _replaces_failed_only(spec: Json) -> bool:
     return said == "Failed" or (said is None and spec.get("podFailurePolicy") is not None)
 
 
-def _ignores_disruption(spec: Json) -> bool:
-    """The first rule that applies to a deleted pod decides: of those by exit codes one that ends it for them, should
-    its node be well enough to say some."""
+def _goes_on(spec: Json, failed: int) -> bool:
+    """A pod that is deleted counts against the backoffLimit, unless the first rule that applies to it says otherwise.
+    Those by exit codes may apply, or not: its node may be too ill to say any."""
+    may_count = False
     for rule in objects(obj(spec.get("podFailurePolicy")).get("rules")):
-        if rule.get("action") != "Ignore" and _applies_to_a_stopped_pod(obj(rule.get("onExitCodes"))):
+        action, by_codes = rule.get("action"), _applies_to_a_stopped_pod(obj(rule.get("onExitCodes")))
+        by_condition = any(
+            pattern.get("type") == "DisruptionTarget" and pattern.get("status", "True") == "True"
+            for pattern in objects(rule.get("onPodConditions"))
+        )
+        if action in ("FailJob", "FailIndex") and (by_codes or by_condition):
             return False
-        for pattern in objects(rule.get("onPodConditions")):
-            if pattern.get("type") == "DisruptionTarget" and pattern.get("status", "True") == "True":
-                return rule.get("action") == "Ignore"
-    return False
+        if by_condition and action == "Ignore" and not may_count:
+            return True
+        if by_condition:
+            break
+        may_count = may_count or (by_codes and action == "Count")
+    return _failures_left(spec, failed)
 
 
 def _applies_to_a_stopped_pod(codes: Json) -> bool:
@@ -1073,8 +1079,9 @@ def _no_value(kind: JobKind, raw: Json, key: str, value: str, names: Names) -> s
         return f"whose value {value[:20]!r} is neither 'true' nor 'false'"
     if key == names.replace_lost_pods_annotation and value == "true" and not _outlives_a_pod(kind, raw, 0):
         return (
-            "which counts only where a pod that fails does not fail its Job: give that a backoffLimit above 0, or a "
-            "podFailurePolicy that ignores DisruptionTarget"
+            "which counts only where a pod that is stopped does not fail its Job: give that a backoffLimit above 0, or "
+            "a podFailurePolicy that ignores DisruptionTarget, and no rule that fails it for that, or for exit code "
+            "143 or 137"
         )
     return ""
 

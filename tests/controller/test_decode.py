@@ -334,6 +334,7 @@ def test_a_pod_is_unready_since_what_failed(second: dict, since: int, code: int)
     obj = pod({"nodeName": "n", "containers": [{"name": "a"}, {"name": "b"}]}, status)
     seen = decode.pod(NAMES, msgspec.Raw(json.dumps(obj).encode()))
     assert (seen.ready, seen.unready_since) == (False, 1767225600000 + 1000 * (5 if code else since))
+    assert seen.turned_at == 1767225605000
 
 
 MANY = {f"example.com/{i:05}": "x" * 63 for i in range(10_000)}

@@ -1425,6 +1425,17 @@ def test_what_refused_pods_as_the_api_server_came_back_is_not_what_refuses_them(
     assert next_step(Sight(job(**RUNNING), value, tally, queue="q", heard_since=heard_since), settings, NOW) == wanted
 
 
+def test_who_may_have_been_whole_before_the_api_server_was_away_has_its_time_to_recover() -> None:
+    """A gang has run for ten hours; who leads as the API server is back sees it first, and it lacks a pod."""
+    long_ago, back = NOW - 36_000_000, NOW - 70_000
+    tally = PodTally(**{**LACKS_ONE, "last_created_at": long_ago, "missing_since": back, "refusal": FOUND})
+    seen = Sight(job(**RUNNING), workload(**{**ADMITTED, "admitted_at": long_ago}), tally, queue="q", heard_since=back)
+    settings = Settings(pods_ready_ms=1_800_000, recovery_ms=None)
+    assert next_step(seen, settings, NOW) == life.Next(None, back + 1_800_000)
+    nothing_to_lose = replace_in(seen, pods=replace_in(tally, ready=0))
+    assert next_step(nothing_to_lose, settings, NOW) == life.Next(LEAVES_FOR_IT)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_who_lacks_pods_that_the_api_server_refuses(name: str) -> None:
     tally, said, wanted = REFUSED[name]

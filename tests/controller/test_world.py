@@ -95,7 +95,7 @@ def pod(name: str, **said: Any) -> PodView:
         terminating=False,
         created_at=0,
         gated=False,
-        unready_since=None,
+        unready_since=0,
         unschedulable_since=None,
         unschedulable_message="",
         labels=(),
@@ -1714,6 +1714,26 @@ def test_of_several_pods_the_first_counts() -> None:
     assert tally.unready_since == 5000
     assert (tally.unschedulable_since, tally.unschedulable_message) == (5000, "n2")
     assert tally.last_created_at == 10, "one that ends is not waited for to be ready"
+
+
+@pytest.mark.parametrize(
+    ("between", "again", "since"),
+    [
+        ({}, {}, 30_000),
+        ({}, {"uid": "another"}, 330_000),
+        ({"ready": True, "unready_since": 0}, {}, 330_000),
+        ({}, {"turned_at": 320_000}, 330_000),  # it was ready, though nobody here saw that
+        ({"unready_since": 20_000}, {}, 20_000),
+    ],
+)
+def test_a_pod_that_fails_again_before_it_was_ready_is_unready_since_it_failed_first(
+    between: dict[str, Any], again: dict[str, Any], since: int
+) -> None:
+    setting = Setting()
+    failed = pod("a", ready=False, unready_since=30_000)
+    for seen_as in (failed, replace(failed, **between), replace(failed, **{"unready_since": 330_000} | again)):
+        setting.world.pod_seen(seen_as)
+    assert setting.world.sight(KEY, 400_000).pods.unready_since == since
 
 
 def test_whose_pods_are_gone_waits_for_none_to_be_placed_and_has_none_too_many() -> None:

@@ -276,10 +276,13 @@ def test_what_is_left_of_one_that_ends_are_the_pods_that_still_end() -> None:
 
 DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget"}]}
 
+FAILS = {"action": "FailJob", **DISRUPTED}
+IGNORES_CODES = {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [137, 143]}}
 
-def _by_codes(operator: str, values: list[int], action: str = "FailJob") -> Json:
+
+def _by_codes(operator: str, values: list[int], action: str = "FailJob", *, backoff_limit: int = 0) -> Json:
     rules = [{"action": action, "onExitCodes": {"operator": operator, "values": values}}]
-    return {"backoffLimit": 0, "podFailurePolicy": {"rules": [*rules, {"action": "Ignore", **DISRUPTED}]}}
+    return {"backoffLimit": backoff_limit, "podFailurePolicy": {"rules": [*rules, {"action": "Ignore", **DISRUPTED}]}}
 
 
 @pytest.mark.parametrize(
@@ -299,6 +302,14 @@ def _by_codes(operator: str, values: list[int], action: str = "FailJob") -> Json
         (_by_codes("NotIn", [42]), 0, False),
         (_by_codes("In", [137, 143], "Ignore"), 0, True),
         ({"backoffLimit": 2, "backoffLimitPerIndex": 1}, 3, False),
+        (_by_codes("In", [143], backoff_limit=6), 0, False),  # whatever is left of it
+        (_by_codes("In", [143], "FailIndex", backoff_limit=6) | {"backoffLimitPerIndex": 1}, 0, False),
+        (_by_codes("In", [143], "Count", backoff_limit=6), 0, True),
+        (_by_codes("In", [143], "Count"), 0, False),
+        ({"podFailurePolicy": {"rules": [FAILS]}}, 0, False),
+        ({"podFailurePolicy": {"rules": [{"action": "Count", **DISRUPTED}]}}, 0, True),
+        ({"podFailurePolicy": {"rules": [{"action": "Ignore", **DISRUPTED}, FAILS]}}, 0, True),
+        ({"podFailurePolicy": {"rules": [IGNORES_CODES, FAILS]}}, 0, False),
     ],
 )
 def test_who_survives_the_loss_of_a_pod(spec: Json, failed: int, survives: bool) -> None:
@@ -487,7 +498,8 @@ def test_what_unknown_keys_may_mean_is_looked_for_of_a_few(monkeypatch: pytest.M
     assert len(looked_for) == 2
 
 
-IGNORING = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
+IGNORING = {"rules": [{"action": "Ignore", **DISRUPTED}]}
+FAILING = {"rules": [FAILS]}
 
 
 @pytest.mark.parametrize("group", ["muster.dev", "kueue.x-k8s.io"])
@@ -498,6 +510,7 @@ IGNORING = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "Disrupt
         (JOB, {}, "replace_lost_pods", ("yes", "True", "1"), "is neither 'true' nor 'false'"),
         (JOB, {"backoffLimit": 0}, "replace_lost_pods", ("false", ""), ""),
         (JOB, {"backoffLimit": 0}, "replace_lost_pods", ("true",), "give that a backoffLimit above 0"),
+        (JOB, {"podFailurePolicy": FAILING}, "replace_lost_pods", ("true",), "and no rule that fails it"),
         (JOB, {"backoffLimit": 0, "podFailurePolicy": IGNORING}, "replace_lost_pods", ("true",), ""),
         (JOB, {}, "min_parallelism", ("1",), ""),
         (JOBSET, {}, "min_parallelism", ("1",), "which is read of Jobs only"),
