@@ -16,6 +16,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from admission.api.reasons import advice_for
@@ -23,6 +24,7 @@ from admission.controller.answers import Place, plain
 from admission.controller.ask import Ask
 from admission.controller.change import as_applied, key_of, kinds_of
 from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED, priority_class_of
+from admission.controller.decode import pod as pod_as_seen
 from admission.controller.defaults import Defaults, named_in_vain
 from admission.controller.resources import (
     LIMIT_RANGES,
@@ -38,6 +40,7 @@ from admission.controller.resources import (
 )
 from admission.controller.standing import owner_of, stop_policy_of
 from admission.controller.standing import places as places_of
+from admission.controller.world import PodView
 from admission.engine.cycle import decide
 from admission.engine.in_flight import written
 from admission.engine.model import (
@@ -85,7 +88,7 @@ from admission.jobs.kinds import (
     texts,
     view,
 )
-from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
+from admission.jobs.neighbours import Neighbours, Stand, Who, stand_of, stands_of
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.workload import as_made, build_workload
 from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
@@ -390,6 +393,11 @@ class _Cluster:
         """With their jobs."""
         return [(values.workload(raw, self.names)[0], _job_of(raw)) for raw in self.of("workloads")]
 
+    @cached_property
+    def pods(self) -> list[PodView]:
+        """As the controller reads them."""
+        return [pod_as_seen(self.names, msgspec.Raw(msgspec.json.encode(raw))) for raw in self.of("pods")]
+
     def with_one_more(
         self, gang: Workload | None, rules: Rules, stored: _Stored, earlier: list[Earlier]
     ) -> tuple[State, dict[Key, str]]:
@@ -406,14 +414,13 @@ class _Cluster:
         for one in before:
             if one.admit is not None:
                 standing["gang", *one.gang.key] = stands_of(structs.replace(one.gang, admission=one.admit.admission))
+        holding = {other.uid for other, _ in self.gangs if other.admission is not None and not other.finished}
         running: list[PodUsage] = []
-        for raw in self.of("pods"):
-            usage = values.pod_usage(raw, self.names)
-            if usage is not None:
-                running.append(usage)
-                if not usage.workload_uid:
-                    labels = tuple(sorted(labels_of(raw).items()))
-                    standing["pod", *usage.key] = (Stand(usage.key[0], labels, (usage.node,)),)
+        for pod in self.pods:
+            if pod.usage is not None:
+                running.append(pod.usage)
+                reserved = bool(pod.pinned) and pod.workload_uid in holding
+                standing["pod", *pod.usage.key] = stand_of(pod.usage, pod.labels, reserved=reserved)
         for usage in (*running, *self.devices.held(running)):
             state.apply(Put(usage))
         labelled = {name_of(raw): labels_of(raw) for raw in self.of("nodes")}
@@ -635,10 +642,9 @@ def _to_rest(state: State, cluster: _Cluster, ask: Ask) -> _Rest:
     """Let the engine decide until it comes to rest; who is evicted has left a second later."""
     gangs = dict(state.workloads)
     pods: dict[str, list[Key]] = {}
-    for raw in cluster.of("pods"):
-        usage = values.pod_usage(raw, ask.names)
-        if usage is not None:
-            pods.setdefault(usage.workload_uid, []).append(usage.key)
+    for pod in cluster.pods:
+        if pod.usage is not None:
+            pods.setdefault(pod.workload_uid, []).append(pod.usage.key)
     held = {gang.key for gang in gangs.values() if gang.admission is not None and not gang.evicted}
     evicted: set[Key] = set()
     now = ask.now
@@ -660,8 +666,8 @@ def _to_rest(state: State, cluster: _Cluster, ask: Ask) -> _Rest:
                 evicted.add(one.key)
         leaving = [gang for gang in gangs.values() if gang.evicted and gang.admission is not None]
         for gang in leaving:
-            for pod in pods.pop(gang.uid, ()):
-                state.apply(Gone(PodUsage, pod))
+            for key in pods.pop(gang.uid, ()):
+                state.apply(Gone(PodUsage, key))
             put(structs.replace(gang, admission=None, admitted=False, reserved_at=0, admitted_at=0))
         if not plan.decisions and not plan.more and not leaving:
             break

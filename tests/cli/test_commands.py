@@ -1301,11 +1301,46 @@ async def test_submit_where_nothing_says_how_a_class_of_devices_is_counted(world
     assert "you may not see deviceclasses, which say what devices its pods ask for" in told.stdout
 
 
-async def test_submit_looks_at_pods_of_others_that_its_own_rules_select(world: World, tmp_path: Path) -> None:
-    await alone(world)
-    meta = {"name": "web", "namespace": "ml", "labels": {"app": "x"}}
-    spec = {"nodeName": "n2", "containers": [{"name": "c", "image": "x"}]}
+WHOSE: dict[str, tuple[str, ...] | None] = {
+    "nobody's": None,
+    "of a gang that is gone": None,
+    "of one that gave its nodes back": None,
+    "of one on an elastic flavor": (),
+    "of one within racks": ("rack",),
+    "of one that is where its reservation says": ("kubernetes.io/hostname",),
+}
+"""A pod, and the levels of the domains that its gang holds."""
+
+
+async def standing(world: World, whose: str) -> None:
+    """A pod with a label on n2."""
+    levels, meta = WHOSE[whose], {"name": "web", "namespace": "ml", "labels": {"app": "x"}}
+    spec: dict[str, Any] = {"nodeName": "n2", "containers": [{"name": "c", "image": "x"}]}
+    if whose != "nobody's":
+        meta["labels"] |= {NAMES.managed_label: "true", NAMES.workload_uid_label: "gone"}
+    if whose not in ("nobody's", "of a gang that is gone"):
+        made = job("runs", pods=1, gpus=0, status=STARTED)
+        made["spec"]["template"]["metadata"] = {"labels": {"app": "x"}}
+        given = admission("n2" if levels == ("kubernetes.io/hostname",) else "r1", pods=1, gpus=0)
+        placed = given["podSetAssignments"][0].pop("topologyAssignment")
+        if levels:
+            given["podSetAssignments"][0]["topologyAssignment"] = {**placed, "levels": levels}
+        held = {"conditions": [RESERVED, ADMITTED_], "admission": {**given, "clusterQueue": "all"}}
+        stored = await world.put(workload(await world.put(made), {} if levels is None else held))
+        meta["labels"][NAMES.workload_uid_label] = stored["metadata"]["uid"]
+    if levels == ("kubernetes.io/hostname",):
+        pin = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [pin]}}
+        spec["affinity"] = {"nodeAffinity": required}
     await world.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+
+@pytest.mark.parametrize("whose", WHOSE)
+async def test_submit_looks_at_pods_of_others_that_its_own_rules_select(
+    world: World, tmp_path: Path, whose: str
+) -> None:
+    await alone(world)
+    await standing(world, whose)
     term = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "kubernetes.io/hostname"}
     for rule, pods, code in (("podAntiAffinity", 2, 0), ("podAntiAffinity", 3, 1), ("podAffinity", 1, 0)):
         made = job("train", pods=pods)
