@@ -10,7 +10,7 @@ preset, and then what the controller leaves out or transforms counts otherwise h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -148,6 +148,11 @@ class Earlier:
     called: str
     gang: Workload
     admit: Admit | None = None
+
+    @property
+    def held(self) -> Workload:
+        """With what it got."""
+        return self.gang if self.admit is None else structs.replace(self.gang, admission=self.admit.admission)
 
 
 @dataclass(frozen=True)
@@ -344,7 +349,7 @@ async def _decided(
     gang, _ = values.workload(value, names)
     if gang.unclear:
         return _waits(seen, Cause(Reason.GATED, Detail.CLAIMS_UNCLEAR, subject=gang.unclear))
-    stored = await _stored(ask, gang, [other for other, _ in cluster.gangs], made)
+    stored = await _stored(ask, gang, cluster, earlier, made)
     if STORED[0][0].plural not in stored.unseen and (lacks := stored.storage.lacks(gang)):
         return _waits(seen, Cause(Reason.GATED, Detail.VOLUME_PENDING, subject=lacks))
     needed = [plural for plural in _NEEDED if cluster.found[plural] is None]
@@ -398,6 +403,18 @@ class _Cluster:
         """As the controller reads them."""
         return [pod_as_seen(self.names, msgspec.Raw(msgspec.json.encode(raw))) for raw in self.of("pods")]
 
+    def before(self, earlier: Sequence[Earlier]) -> list[Earlier]:
+        """Those among them that are not there: one that was created may have its Workload by now."""
+        listed = {job for _, job in self.gangs}
+        return [one for one in earlier if one.called not in listed]
+
+    def claims_used(self, earlier: Sequence[Earlier]) -> Iterator[tuple[volumes.User, Collection[str]]]:
+        """By whom, of all that may use some."""
+        for gang in (*(gang for gang, _ in self.gangs), *(one.held for one in self.before(earlier))):
+            yield volumes.use_of(gang)
+        for pod in self.pods:
+            yield ("Pod", pod.namespace, pod.name), pod.claims if pod.node and not pod.done else ()
+
     def with_one_more(
         self, gang: Workload | None, rules: Rules, stored: _Stored, earlier: list[Earlier]
     ) -> tuple[State, dict[Key, str]]:
@@ -409,11 +426,9 @@ class _Cluster:
                 value = convert(raw, self.names)[0]
                 state.apply(Put(self.devices.laid_on(value) if isinstance(value, Node) else value))
         standing: dict[Who, tuple[Stand, ...]] = {("gang", *other.key): stands_of(other) for other, _ in self.gangs}
-        listed = {job for _, job in self.gangs}  # one that was created may have its Workload by now
-        before = [one for one in earlier if one.called not in listed]
+        before = self.before(earlier)
         for one in before:
-            if one.admit is not None:
-                standing["gang", *one.gang.key] = stands_of(structs.replace(one.gang, admission=one.admit.admission))
+            standing["gang", *one.gang.key] = stands_of(one.held)
         holding = {other.uid for other, _ in self.gangs if other.admission is not None and not other.finished}
         running: list[PodUsage] = []
         for pod in self.pods:
@@ -511,9 +526,10 @@ async def _claimed(ask: Ask, kind: JobKind, made: Json, namespace: str, devices:
     return ""
 
 
-async def _stored(ask: Ask, gang: Workload, others: list[Workload], made: Json) -> _Stored:
-    """Claims, volumes and storage classes, as far as these gangs need them and the asker may see them."""
+async def _stored(ask: Ask, gang: Workload, cluster: _Cluster, earlier: Sequence[Earlier], made: Json) -> _Stored:
+    """Claims, volumes and storage classes, as far as the gangs need them and the asker may see them."""
     storage = volumes.Storage()
+    others = [other for other, _ in cluster.gangs]
     if not volumes.names_claims([gang, *others]):
         return _Stored(storage)
     unseen: list[str] = []
@@ -528,8 +544,8 @@ async def _stored(ask: Ask, gang: Workload, others: list[Workload], made: Json) 
             unseen.append(kind.plural)
         for raw in found or ():
             storage.change(None, convert(raw, ask.names)[0])
-    for other in others:
-        storage.uses(*volumes.use_of(other))
+    for who, claims in cluster.claims_used(earlier):
+        storage.uses(who, claims)
     for name, template in claims_made(made).values():
         if (gang.namespace, name) not in storage.claims:
             meta = {**obj(template.get("metadata")), "name": name, "namespace": gang.namespace}
@@ -590,7 +606,7 @@ async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules)
         return Outlook(refused=tuple(refused), hidden=ask.hidden)
     cluster = await _read(ask, None, rules)
     gangs = [gang for gang, _ in cluster.gangs]
-    stored = await _stored_of(ask, gangs)
+    stored = await _stored_of(ask, cluster)
     if any(cluster.found[plural] is None for plural in _NEEDED) or stored.unseen:
         return Outlook(known=False, hidden=ask.hidden)
     state, called = cluster.with_one_more(None, rules, stored, [])
@@ -614,8 +630,9 @@ async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules)
     )
 
 
-async def _stored_of(ask: Ask, gangs: list[Workload]) -> _Stored:
-    """Of all these gangs, whatever their namespace."""
+async def _stored_of(ask: Ask, cluster: _Cluster) -> _Stored:
+    """Of all gangs, whatever their namespace."""
+    gangs = [gang for gang, _ in cluster.gangs]
     storage = volumes.Storage()
     unseen: list[str] = []
     for kind, convert in STORED if volumes.names_claims(gangs) else ():
@@ -624,8 +641,8 @@ async def _stored_of(ask: Ask, gangs: list[Workload]) -> _Stored:
             unseen.append(kind.plural)
         for raw in found or ():
             storage.change(None, convert(raw, ask.names)[0])
-    for gang in gangs:
-        storage.uses(*volumes.use_of(gang))
+    for who, claims in cluster.claims_used([]):
+        storage.uses(who, claims)
     return _Stored(storage, tuple(unseen))
 
 

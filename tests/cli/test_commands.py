@@ -1267,6 +1267,53 @@ async def test_submit_looks_at_volumes(world: World, tmp_path: Path, name: str) 
         assert seen["where"][0]["nodes"] == [["n2", 1]]
 
 
+async def claim_of_one_pod(world: World) -> None:
+    """A claim that is bound, and not usable by two pods."""
+    meta = {"name": "alone", "namespace": "ml", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+    wants = {"accessModes": ["ReadWriteOncePod"], "resources": {"requests": {"storage": "1Gi"}}, "volumeName": "one"}
+    await world.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": wants})
+    has = {"accessModes": ["ReadWriteOncePod"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}}
+    await world.put({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "one"}, "spec": has})
+
+
+async def using(world: World, *, node: str = "n2", phase: str = "Running", namespace: str = "ml") -> None:
+    """Somebody's pod that names this claim."""
+    mounts = [{"name": "v", "persistentVolumeClaim": {"claimName": "alone"}}]
+    spec = {"containers": [{"name": "c", "image": "x"}], "volumes": mounts, **({"nodeName": node} if node else {})}
+    meta = {"name": "web", "namespace": namespace}
+    await world.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": phase}})
+
+
+@pytest.mark.parametrize(
+    ("more", "waits"),
+    [({}, True), ({"node": ""}, False), ({"phase": "Succeeded"}, False), ({"namespace": "web"}, False)],
+    ids=["used", "not bound", "done", "in another namespace"],
+)
+async def test_submit_waits_for_a_claim_of_one_pod_that_a_pod_uses(
+    world: World, tmp_path: Path, more: dict[str, Any], waits: bool
+) -> None:
+    await alone(world)
+    await claim_of_one_pod(world)
+    await using(world, **more)
+    file = written(tmp_path, mounting("train", "alone"))
+    (seen,) = json.loads((await run(world, tmp_path, "submit", file, "-o", "json", code=int(waits))).stdout)
+    assert (seen["answer"], seen["detail"]) == (("waits", "WaitingForVolume") if waits else ("starts", ""))
+    assert ("PersistentVolumeClaim alone is ReadWriteOncePod, and Pod web uses it" in seen["message"]) is waits
+
+
+@pytest.mark.parametrize("create", [[], ["--create"]])
+async def test_submit_of_two_that_name_a_claim_of_one_pod(world: World, tmp_path: Path, create: list[str]) -> None:
+    """The first has it."""
+    await alone(world)
+    await claim_of_one_pod(world)
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.safe_dump_all([mounting("a", "alone"), mounting("b", "alone")]))
+    code = 0 if create else 1
+    seen = json.loads((await run(world, tmp_path, "submit", str(file), "-o", "json", *create, code=code)).stdout)
+    assert [(one["answer"], one["detail"]) for one in seen] == [("starts", ""), ("waits", "WaitingForVolume")]
+    assert "PersistentVolumeClaim alone is ReadWriteOncePod, and Workload job-a-" in seen[1]["message"]
+
+
 async def test_submit_looks_at_the_volumes_of_those_in_front(world: World, tmp_path: Path) -> None:
     """Who waits for a claim takes no room; where claims elsewhere may not be seen, nothing is known of it."""
     await alone(world)
