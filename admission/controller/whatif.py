@@ -10,12 +10,13 @@ preset, and then what the controller leaves out or transforms counts otherwise h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from admission.api.reasons import advice_for
@@ -23,6 +24,7 @@ from admission.controller.answers import Place, plain
 from admission.controller.ask import Ask
 from admission.controller.change import as_applied, key_of, kinds_of
 from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED, priority_class_of
+from admission.controller.decode import pod as pod_as_seen
 from admission.controller.defaults import Defaults, named_in_vain
 from admission.controller.resources import (
     LIMIT_RANGES,
@@ -38,6 +40,7 @@ from admission.controller.resources import (
 )
 from admission.controller.standing import owner_of, stop_policy_of
 from admission.controller.standing import places as places_of
+from admission.controller.world import PodView
 from admission.engine.cycle import decide
 from admission.engine.in_flight import written
 from admission.engine.model import (
@@ -85,7 +88,7 @@ from admission.jobs.kinds import (
     texts,
     view,
 )
-from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
+from admission.jobs.neighbours import Neighbours, Stand, Who, stand_of, stands_of
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.workload import as_made, build_workload
 from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
@@ -145,6 +148,11 @@ class Earlier:
     called: str
     gang: Workload
     admit: Admit | None = None
+
+    @property
+    def held(self) -> Workload:
+        """With what it got."""
+        return self.gang if self.admit is None else structs.replace(self.gang, admission=self.admit.admission)
 
 
 @dataclass(frozen=True)
@@ -341,7 +349,7 @@ async def _decided(
     gang, _ = values.workload(value, names)
     if gang.unclear:
         return _waits(seen, Cause(Reason.GATED, Detail.CLAIMS_UNCLEAR, subject=gang.unclear))
-    stored = await _stored(ask, gang, [other for other, _ in cluster.gangs], made)
+    stored = await _stored(ask, gang, cluster, earlier, made)
     if STORED[0][0].plural not in stored.unseen and (lacks := stored.storage.lacks(gang)):
         return _waits(seen, Cause(Reason.GATED, Detail.VOLUME_PENDING, subject=lacks))
     needed = [plural for plural in _NEEDED if cluster.found[plural] is None]
@@ -390,6 +398,23 @@ class _Cluster:
         """With their jobs."""
         return [(values.workload(raw, self.names)[0], _job_of(raw)) for raw in self.of("workloads")]
 
+    @cached_property
+    def pods(self) -> list[PodView]:
+        """As the controller reads them."""
+        return [pod_as_seen(self.names, msgspec.Raw(msgspec.json.encode(raw))) for raw in self.of("pods")]
+
+    def before(self, earlier: Sequence[Earlier]) -> list[Earlier]:
+        """Those among them that are not there: one that was created may have its Workload by now."""
+        listed = {job for _, job in self.gangs}
+        return [one for one in earlier if one.called not in listed]
+
+    def claims_used(self, earlier: Sequence[Earlier]) -> Iterator[tuple[volumes.User, Collection[str]]]:
+        """By whom, of all that may use some."""
+        for gang in (*(gang for gang, _ in self.gangs), *(one.held for one in self.before(earlier))):
+            yield volumes.use_of(gang)
+        for pod in self.pods:
+            yield ("Pod", pod.namespace, pod.name), pod.claims if pod.node and not pod.done else ()
+
     def with_one_more(
         self, gang: Workload | None, rules: Rules, stored: _Stored, earlier: list[Earlier]
     ) -> tuple[State, dict[Key, str]]:
@@ -401,19 +426,16 @@ class _Cluster:
                 value = convert(raw, self.names)[0]
                 state.apply(Put(self.devices.laid_on(value) if isinstance(value, Node) else value))
         standing: dict[Who, tuple[Stand, ...]] = {("gang", *other.key): stands_of(other) for other, _ in self.gangs}
-        listed = {job for _, job in self.gangs}  # one that was created may have its Workload by now
-        before = [one for one in earlier if one.called not in listed]
+        before = self.before(earlier)
         for one in before:
-            if one.admit is not None:
-                standing["gang", *one.gang.key] = stands_of(structs.replace(one.gang, admission=one.admit.admission))
+            standing["gang", *one.gang.key] = stands_of(one.held)
+        holding = {other.uid for other, _ in self.gangs if other.admission is not None and not other.finished}
         running: list[PodUsage] = []
-        for raw in self.of("pods"):
-            usage = values.pod_usage(raw, self.names)
-            if usage is not None:
-                running.append(usage)
-                if not usage.workload_uid:
-                    labels = tuple(sorted(labels_of(raw).items()))
-                    standing["pod", *usage.key] = (Stand(usage.key[0], labels, (usage.node,)),)
+        for pod in self.pods:
+            if pod.usage is not None:
+                running.append(pod.usage)
+                reserved = bool(pod.pinned) and pod.workload_uid in holding
+                standing["pod", *pod.usage.key] = stand_of(pod.usage, pod.labels, reserved=reserved)
         for usage in (*running, *self.devices.held(running)):
             state.apply(Put(usage))
         labelled = {name_of(raw): labels_of(raw) for raw in self.of("nodes")}
@@ -504,9 +526,10 @@ async def _claimed(ask: Ask, kind: JobKind, made: Json, namespace: str, devices:
     return ""
 
 
-async def _stored(ask: Ask, gang: Workload, others: list[Workload], made: Json) -> _Stored:
-    """Claims, volumes and storage classes, as far as these gangs need them and the asker may see them."""
+async def _stored(ask: Ask, gang: Workload, cluster: _Cluster, earlier: Sequence[Earlier], made: Json) -> _Stored:
+    """Claims, volumes and storage classes, as far as the gangs need them and the asker may see them."""
     storage = volumes.Storage()
+    others = [other for other, _ in cluster.gangs]
     if not volumes.names_claims([gang, *others]):
         return _Stored(storage)
     unseen: list[str] = []
@@ -521,8 +544,8 @@ async def _stored(ask: Ask, gang: Workload, others: list[Workload], made: Json) 
             unseen.append(kind.plural)
         for raw in found or ():
             storage.change(None, convert(raw, ask.names)[0])
-    for other in others:
-        storage.uses(*volumes.use_of(other))
+    for who, claims in cluster.claims_used(earlier):
+        storage.uses(who, claims)
     for name, template in claims_made(made).values():
         if (gang.namespace, name) not in storage.claims:
             meta = {**obj(template.get("metadata")), "name": name, "namespace": gang.namespace}
@@ -583,7 +606,7 @@ async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules)
         return Outlook(refused=tuple(refused), hidden=ask.hidden)
     cluster = await _read(ask, None, rules)
     gangs = [gang for gang, _ in cluster.gangs]
-    stored = await _stored_of(ask, gangs)
+    stored = await _stored_of(ask, cluster)
     if any(cluster.found[plural] is None for plural in _NEEDED) or stored.unseen:
         return Outlook(known=False, hidden=ask.hidden)
     state, called = cluster.with_one_more(None, rules, stored, [])
@@ -607,8 +630,9 @@ async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules)
     )
 
 
-async def _stored_of(ask: Ask, gangs: list[Workload]) -> _Stored:
-    """Of all these gangs, whatever their namespace."""
+async def _stored_of(ask: Ask, cluster: _Cluster) -> _Stored:
+    """Of all gangs, whatever their namespace."""
+    gangs = [gang for gang, _ in cluster.gangs]
     storage = volumes.Storage()
     unseen: list[str] = []
     for kind, convert in STORED if volumes.names_claims(gangs) else ():
@@ -617,8 +641,8 @@ async def _stored_of(ask: Ask, gangs: list[Workload]) -> _Stored:
             unseen.append(kind.plural)
         for raw in found or ():
             storage.change(None, convert(raw, ask.names)[0])
-    for gang in gangs:
-        storage.uses(*volumes.use_of(gang))
+    for who, claims in cluster.claims_used([]):
+        storage.uses(who, claims)
     return _Stored(storage, tuple(unseen))
 
 
@@ -635,10 +659,9 @@ def _to_rest(state: State, cluster: _Cluster, ask: Ask) -> _Rest:
     """Let the engine decide until it comes to rest; who is evicted has left a second later."""
     gangs = dict(state.workloads)
     pods: dict[str, list[Key]] = {}
-    for raw in cluster.of("pods"):
-        usage = values.pod_usage(raw, ask.names)
-        if usage is not None:
-            pods.setdefault(usage.workload_uid, []).append(usage.key)
+    for pod in cluster.pods:
+        if pod.usage is not None:
+            pods.setdefault(pod.workload_uid, []).append(pod.usage.key)
     held = {gang.key for gang in gangs.values() if gang.admission is not None and not gang.evicted}
     evicted: set[Key] = set()
     now = ask.now
@@ -660,8 +683,8 @@ def _to_rest(state: State, cluster: _Cluster, ask: Ask) -> _Rest:
                 evicted.add(one.key)
         leaving = [gang for gang in gangs.values() if gang.evicted and gang.admission is not None]
         for gang in leaving:
-            for pod in pods.pop(gang.uid, ()):
-                state.apply(Gone(PodUsage, pod))
+            for key in pods.pop(gang.uid, ()):
+                state.apply(Gone(PodUsage, key))
             put(structs.replace(gang, admission=None, admitted=False, reserved_at=0, admitted_at=0))
         if not plan.decisions and not plan.more and not leaving:
             break

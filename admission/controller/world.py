@@ -59,7 +59,7 @@ from admission.engine.state import State
 from admission.engine.trial import required_checks
 from admission.jobs.devices import Devices, Listed, Touched, of_classes
 from admission.jobs.kinds import JOB, JOBSET, KIND_OF, JobKey, JobView
-from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
+from admission.jobs.neighbours import Neighbours, Stand, Who, stand_of, stands_of
 from admission.jobs.values import LOST_TAINTS
 from admission.jobs.volumes import Source, Storage, Stored, User, names_claims, use_of
 from admission.kube.clock import NOT_SET, SetAhead
@@ -694,16 +694,13 @@ class World:
             self._dirty()
 
     def _stand(self, pod: PodView) -> tuple[Stand, ...]:
-        """Where a pod stands that no reservation speaks for: pods of others, and those of a gang on nodes that
-        kube-scheduler chose, or that it gave back."""
-        usage, gang = pod.usage, pod.workload_uid
-        if usage is None:
+        if pod.usage is None:
             return ()
+        reserved, gang = False, pod.workload_uid
         if gang and pod.pinned:
             seen = self.workload_of_uid(self._job_of_workload.get(gang, ""))
-            if seen is not None and seen.uid == gang and _holds(seen.view.value)[:2] == (True, False):
-                return ()
-        return (Stand(pod.namespace, pod.labels, (usage.node,), usage.apart if gang else (), gang),)
+            reserved = seen is not None and seen.uid == gang and _holds(seen.view.value)[:2] == (True, False)
+        return stand_of(pod.usage, pod.labels, reserved=reserved)
 
     def _pods_stand(self, seen: WorkloadSeen) -> None:
         """A gang got nodes, or gave them back."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from admission.engine.model import AntiAffinity, Key, Pairs, PodShape, Requirement, Workload, discard, matches
+from admission.engine.model import AntiAffinity, Key, Pairs, PodShape, PodUsage, Requirement, Workload, discard, matches
 from admission.jobs.requests import both
 from admission.jobs.volumes import with_affinity
 from admission.names import HOSTNAME_LABEL
@@ -56,6 +56,15 @@ def stands_of(gang: Workload) -> tuple[Stand, ...]:
         for given in gang.admission.pod_sets
         if given.topology is not None and given.topology.levels[-1:] == (HOSTNAME_LABEL,) and given.name in shapes
     )
+
+
+def stand_of(pod: PodUsage, labels: Pairs, *, reserved: bool) -> tuple[Stand, ...]:
+    """Of a pod for which no reservation speaks: one of others, and one of a gang on a node that kube-scheduler chose,
+    or that the gang gave back. reserved: it is pinned, and its gang holds room."""
+    if reserved:
+        return ()
+    gang = pod.workload_uid
+    return (Stand(pod.key[0], labels, (pod.node,), pod.apart if gang else (), gang),)
 
 
 class Neighbours:

@@ -1267,6 +1267,53 @@ async def test_submit_looks_at_volumes(world: World, tmp_path: Path, name: str) 
         assert seen["where"][0]["nodes"] == [["n2", 1]]
 
 
+async def claim_of_one_pod(world: World) -> None:
+    """A claim that is bound, and not usable by two pods."""
+    meta = {"name": "alone", "namespace": "ml", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+    wants = {"accessModes": ["ReadWriteOncePod"], "resources": {"requests": {"storage": "1Gi"}}, "volumeName": "one"}
+    await world.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": wants})
+    has = {"accessModes": ["ReadWriteOncePod"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}}
+    await world.put({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "one"}, "spec": has})
+
+
+async def using(world: World, *, node: str = "n2", phase: str = "Running", namespace: str = "ml") -> None:
+    """Somebody's pod that names this claim."""
+    mounts = [{"name": "v", "persistentVolumeClaim": {"claimName": "alone"}}]
+    spec = {"containers": [{"name": "c", "image": "x"}], "volumes": mounts, **({"nodeName": node} if node else {})}
+    meta = {"name": "web", "namespace": namespace}
+    await world.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": phase}})
+
+
+@pytest.mark.parametrize(
+    ("more", "waits"),
+    [({}, True), ({"node": ""}, False), ({"phase": "Succeeded"}, False), ({"namespace": "web"}, False)],
+    ids=["used", "not bound", "done", "in another namespace"],
+)
+async def test_submit_waits_for_a_claim_of_one_pod_that_a_pod_uses(
+    world: World, tmp_path: Path, more: dict[str, Any], waits: bool
+) -> None:
+    await alone(world)
+    await claim_of_one_pod(world)
+    await using(world, **more)
+    file = written(tmp_path, mounting("train", "alone"))
+    (seen,) = json.loads((await run(world, tmp_path, "submit", file, "-o", "json", code=int(waits))).stdout)
+    assert (seen["answer"], seen["detail"]) == (("waits", "WaitingForVolume") if waits else ("starts", ""))
+    assert ("PersistentVolumeClaim alone is ReadWriteOncePod, and Pod web uses it" in seen["message"]) is waits
+
+
+@pytest.mark.parametrize("create", [[], ["--create"]])
+async def test_submit_of_two_that_name_a_claim_of_one_pod(world: World, tmp_path: Path, create: list[str]) -> None:
+    """The first has it."""
+    await alone(world)
+    await claim_of_one_pod(world)
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.safe_dump_all([mounting("a", "alone"), mounting("b", "alone")]))
+    code = 0 if create else 1
+    seen = json.loads((await run(world, tmp_path, "submit", str(file), "-o", "json", *create, code=code)).stdout)
+    assert [(one["answer"], one["detail"]) for one in seen] == [("starts", ""), ("waits", "WaitingForVolume")]
+    assert "PersistentVolumeClaim alone is ReadWriteOncePod, and Workload job-a-" in seen[1]["message"]
+
+
 async def test_submit_looks_at_the_volumes_of_those_in_front(world: World, tmp_path: Path) -> None:
     """Who waits for a claim takes no room; where claims elsewhere may not be seen, nothing is known of it."""
     await alone(world)
@@ -1301,11 +1348,46 @@ async def test_submit_where_nothing_says_how_a_class_of_devices_is_counted(world
     assert "you may not see deviceclasses, which say what devices its pods ask for" in told.stdout
 
 
-async def test_submit_looks_at_pods_of_others_that_its_own_rules_select(world: World, tmp_path: Path) -> None:
-    await alone(world)
-    meta = {"name": "web", "namespace": "ml", "labels": {"app": "x"}}
-    spec = {"nodeName": "n2", "containers": [{"name": "c", "image": "x"}]}
+WHOSE: dict[str, tuple[str, ...] | None] = {
+    "nobody's": None,
+    "of a gang that is gone": None,
+    "of one that gave its nodes back": None,
+    "of one on an elastic flavor": (),
+    "of one within racks": ("rack",),
+    "of one that is where its reservation says": ("kubernetes.io/hostname",),
+}
+"""A pod, and the levels of the domains that its gang holds."""
+
+
+async def standing(world: World, whose: str) -> None:
+    """A pod with a label on n2."""
+    levels, meta = WHOSE[whose], {"name": "web", "namespace": "ml", "labels": {"app": "x"}}
+    spec: dict[str, Any] = {"nodeName": "n2", "containers": [{"name": "c", "image": "x"}]}
+    if whose != "nobody's":
+        meta["labels"] |= {NAMES.managed_label: "true", NAMES.workload_uid_label: "gone"}
+    if whose not in ("nobody's", "of a gang that is gone"):
+        made = job("runs", pods=1, gpus=0, status=STARTED)
+        made["spec"]["template"]["metadata"] = {"labels": {"app": "x"}}
+        given = admission("n2" if levels == ("kubernetes.io/hostname",) else "r1", pods=1, gpus=0)
+        placed = given["podSetAssignments"][0].pop("topologyAssignment")
+        if levels:
+            given["podSetAssignments"][0]["topologyAssignment"] = {**placed, "levels": levels}
+        held = {"conditions": [RESERVED, ADMITTED_], "admission": {**given, "clusterQueue": "all"}}
+        stored = await world.put(workload(await world.put(made), {} if levels is None else held))
+        meta["labels"][NAMES.workload_uid_label] = stored["metadata"]["uid"]
+    if levels == ("kubernetes.io/hostname",):
+        pin = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [pin]}}
+        spec["affinity"] = {"nodeAffinity": required}
     await world.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+
+@pytest.mark.parametrize("whose", WHOSE)
+async def test_submit_looks_at_pods_of_others_that_its_own_rules_select(
+    world: World, tmp_path: Path, whose: str
+) -> None:
+    await alone(world)
+    await standing(world, whose)
     term = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "kubernetes.io/hostname"}
     for rule, pods, code in (("podAntiAffinity", 2, 0), ("podAntiAffinity", 3, 1), ("podAffinity", 1, 0)):
         made = job("train", pods=pods)
