@@ -359,8 +359,8 @@ async def _decided(
         said = f"you may not see {', '.join(needed)} of the whole cluster, which decide about it{there}"
         return replace(seen, answer=Foresight.UNKNOWN, message=said, hidden=ask.hidden)
     gang = stored.storage.laid_on(gang)[0]
-    state, called = cluster.with_one_more(gang, rules, stored, earlier)
-    told, admit = _run(state, gang.key, seen, called, ask)
+    scene = cluster.with_one_more(gang, rules, stored, earlier)
+    told, admit = _run(scene.state, gang.key, seen, scene.called, ask)
     earlier.append(Earlier(_called(seen), gang, admit))
     return told
 
@@ -415,11 +415,8 @@ class _Cluster:
         for pod in self.pods:
             yield ("Pod", pod.namespace, pod.name), pod.claims if pod.node and not pod.done else ()
 
-    def with_one_more(
-        self, gang: Workload | None, rules: Rules, stored: _Stored, earlier: list[Earlier]
-    ) -> tuple[State, dict[Key, str]]:
-        """As the controller has it once this gang waits, if there is one, and those before it have what they got; and
-        the jobs by their gangs."""
+    def with_one_more(self, gang: Workload | None, rules: Rules, stored: _Stored, earlier: list[Earlier]) -> _Scene:
+        """As the controller has it once this gang waits, if there is one, and those before it have what they got."""
         state = State(rules)
         for plural, convert in _FOLDED.items():
             for raw in self.of(plural):
@@ -451,7 +448,7 @@ class _Cluster:
                 state.apply(Assumed(one.admit))
         if gang is not None:
             state.apply(Put(neighbours.laid_on(gang)))
-        return state, called
+        return _Scene(state, called, {other.key: other for other, _ in self.gangs}, neighbours, stored)
 
     def changed(self, objects_: Sequence[Json], kinds: Mapping[str, Kind]) -> _Cluster:
         """With these objects in the place of those of their names."""
@@ -496,6 +493,39 @@ class _Stored:
         """Another gang, as far as is known what its volumes allow."""
         known = not self.unseen and (self.everywhere or gang.namespace == self.namespace)
         return self.storage.laid_on(gang)[0] if known and not gang.finished else gang
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """A State, and what lays on gangs what volumes and others leave them, as room is given and given back."""
+
+    state: State
+    called: dict[Key, str]
+    """Jobs by their gangs."""
+    gangs: dict[Key, Workload]
+    """Those that are there, with nothing laid on them."""
+    neighbours: Neighbours
+    stored: _Stored
+
+    def put(self, gang: Workload) -> None:
+        """It got room, say, or gave it back."""
+        self.gangs[gang.key] = gang
+        self._lay(self._touched(("gang", *gang.key), stands_of(gang), *volumes.use_of(gang)) | {gang.key})
+
+    def gone(self, pod: PodView) -> None:
+        key = (pod.namespace, pod.name)
+        self.state.apply(Gone(PodUsage, key))
+        self._lay(self._touched(("pod", *key), (), ("Pod", *key), ()))
+
+    def _touched(self, who: Who, there: tuple[Stand, ...], user: volumes.User, claims: Collection[str]) -> set[Key]:
+        touched = self.neighbours.stands(who, there)
+        if sources := self.stored.storage.uses(user, claims):
+            touched |= {key for key, gang in self.gangs.items() if volumes.names_any(gang, sources)}
+        return touched
+
+    def _lay(self, touched: set[Key]) -> None:
+        for key in sorted(touched):
+            self.state.apply(Put(self.neighbours.laid_on(self.stored.laid_on(self.gangs[key]))))
 
 
 async def _accounts_lacking(ask: Ask, job: JobView) -> list[str]:
@@ -606,15 +636,19 @@ async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules)
         return Outlook(refused=tuple(refused), hidden=ask.hidden)
     cluster = await _read(ask, None, rules)
     gangs = [gang for gang, _ in cluster.gangs]
-    stored = await _stored_of(ask, cluster)
+    stored = await _stored_of(ask, gangs)
     if any(cluster.found[plural] is None for plural in _NEEDED) or stored.unseen:
         return Outlook(known=False, hidden=ask.hidden)
-    state, called = cluster.with_one_more(None, rules, stored, [])
-    before = _to_rest(state, cluster, ask)
-    changed = cluster.changed(stored_as, kinds_of(ask))
-    state, _ = changed.with_one_more(None, rules, stored, [])
-    queues = {gang.key: state.queue_of(gang) for gang in gangs}
-    after = _to_rest(state, changed, ask)
+
+    def at_rest(one: _Cluster) -> tuple[_Scene, _Rest]:
+        for who, claims in one.claims_used([]):  # as they are: other gangs have them at the other's rest
+            stored.storage.uses(who, claims)
+        scene = one.with_one_more(None, rules, stored, [])
+        return scene, _to_rest(scene, one, ask)
+
+    _, before = at_rest(cluster)
+    scene, after = at_rest(cluster.changed(stored_as, kinds_of(ask)))
+    called, queues = scene.called, {gang.key: scene.state.queue_of(gang) for gang in gangs}
 
     def moved(keys: set[Key]) -> tuple[Moved, ...]:
         found = [gang for gang in gangs if gang.key in keys]
@@ -630,9 +664,8 @@ async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules)
     )
 
 
-async def _stored_of(ask: Ask, cluster: _Cluster) -> _Stored:
-    """Of all gangs, whatever their namespace."""
-    gangs = [gang for gang, _ in cluster.gangs]
+async def _stored_of(ask: Ask, gangs: list[Workload]) -> _Stored:
+    """Of all these gangs, whatever their namespace; not who uses claims."""
     storage = volumes.Storage()
     unseen: list[str] = []
     for kind, convert in STORED if volumes.names_claims(gangs) else ():
@@ -641,8 +674,6 @@ async def _stored_of(ask: Ask, cluster: _Cluster) -> _Stored:
             unseen.append(kind.plural)
         for raw in found or ():
             storage.change(None, convert(raw, ask.names)[0])
-    for who, claims in cluster.claims_used([]):
-        storage.uses(who, claims)
     return _Stored(storage, tuple(unseen))
 
 
@@ -655,37 +686,33 @@ class _Rest:
     evicted: set[Key]
 
 
-def _to_rest(state: State, cluster: _Cluster, ask: Ask) -> _Rest:
+def _to_rest(scene: _Scene, cluster: _Cluster, ask: Ask) -> _Rest:
     """Let the engine decide until it comes to rest; who is evicted has left a second later."""
-    gangs = dict(state.workloads)
-    pods: dict[str, list[Key]] = {}
+    state, gangs = scene.state, scene.gangs
+    pods: dict[str, list[PodView]] = {}
     for pod in cluster.pods:
         if pod.usage is not None:
-            pods.setdefault(pod.workload_uid, []).append(pod.usage.key)
+            pods.setdefault(pod.workload_uid, []).append(pod)
     held = {gang.key for gang in gangs.values() if gang.admission is not None and not gang.evicted}
     evicted: set[Key] = set()
     now = ask.now
 
-    def put(gang: Workload) -> None:
-        gangs[gang.key] = gang
-        state.apply(Put(gang))
-
     for gang in _drained(state, gangs):
         evicted.add(gang.key)
-        put(structs.replace(gang, evicted="ClusterQueueStopped", evicted_at=now))
+        scene.put(structs.replace(gang, evicted="ClusterQueueStopped", evicted_at=now))
     for _ in range(_CYCLES):
         plan = decide(state, now, _STEPS)
         for one in plan.decisions:
             state.apply(Assumed(one))
         for one in plan.decisions:
-            put(_written(gangs[one.key], one, now))
+            scene.put(_written(gangs[one.key], one, now))
             if isinstance(one, Evict):
                 evicted.add(one.key)
         leaving = [gang for gang in gangs.values() if gang.evicted and gang.admission is not None]
         for gang in leaving:
-            for key in pods.pop(gang.uid, ()):
-                state.apply(Gone(PodUsage, key))
-            put(structs.replace(gang, admission=None, admitted=False, reserved_at=0, admitted_at=0))
+            for pod in pods.pop(gang.uid, ()):
+                scene.gone(pod)
+            scene.put(structs.replace(gang, admission=None, admitted=False, reserved_at=0, admitted_at=0))
         if not plan.decisions and not plan.more and not leaving:
             break
         now += 1000

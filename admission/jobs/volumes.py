@@ -480,6 +480,11 @@ def _named(gang: Workload) -> Iterator[str]:
         yield from pod_set.shape.claims
 
 
+def names_any(gang: Workload, sources: Collection[Source]) -> bool:
+    """Does it name one of these claims."""
+    return any((CLAIM, gang.namespace, name) in sources for name in _named(gang))
+
+
 def names_claims(gangs: Collection[Workload]) -> bool:
     """Does any of them look at volumes at all."""
     return any(pod_set.shape.claims for gang in gangs for pod_set in gang.pod_sets)

@@ -1026,11 +1026,11 @@ async def test_submit_creates_after_it_said_what_will_happen(world: World, tmp_p
     assert "NodesShort" in second.stdout
 
 
-def apart(name: str) -> dict[str, Any]:
+def apart(name: str, key: str = "kubernetes.io/hostname") -> dict[str, Any]:
     """A job whose pods keep away from those of the others like it."""
     made = job(name, pods=2, gpus=1)
     made["spec"]["template"]["metadata"] = {"labels": {"app": "x"}}
-    term = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "kubernetes.io/hostname"}
+    term = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": key}
     rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     made["spec"]["template"]["spec"]["affinity"] = rule
     return made
@@ -1312,6 +1312,38 @@ async def test_submit_of_two_that_name_a_claim_of_one_pod(world: World, tmp_path
     seen = json.loads((await run(world, tmp_path, "submit", str(file), "-o", "json", *create, code=code)).stdout)
     assert [(one["answer"], one["detail"]) for one in seen] == [("starts", ""), ("waits", "WaitingForVolume")]
     assert "PersistentVolumeClaim alone is ReadWriteOncePod, and Workload job-a-" in seen[1]["message"]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("by", ["claim", "anti-affinity", "nothing"])
+async def test_foresee_of_what_one_that_is_evicted_kept_from_another(
+    world: World, tmp_path: Path, by: str, stops: bool
+) -> None:
+    """A claim of one pod, and the whole cluster, which is one domain here: it goes on with the pod."""
+    await fleet(world)
+    await claim_of_one_pod(world)
+    await world.put(own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}))
+    for queue in _of(8):
+        await world.put(queue)
+        name = queue["metadata"]["name"]
+        await world.put(local_queue(name, name))
+    runs, theirs = mounting("runs", *(["alone"] if by == "claim" else [])), mounting("theirs", "alone")
+    if by == "anti-affinity":
+        theirs["spec"]["template"] |= apart("theirs", key="gpu")["spec"]["template"]
+        runs["spec"]["template"]["metadata"] = {"labels": {"app": "x"}}
+    status = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", pods=1)}
+    held = await world.put(workload(await world.put({**runs, "status": STARTED}), status))
+    await with_workload(world, theirs, dict(PENDING), queue="team-b")
+    marks = {NAMES.managed_label: "true", NAMES.workload_uid_label: held["metadata"]["uid"]}
+    meta = {"name": "runs-0", "namespace": "ml", "labels": {"app": "x", **marks}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "status": {"phase": "Running"}}
+    await world.put({**pod, "spec": {**runs["spec"]["template"]["spec"], "nodeName": "n1"}})
+    file = tmp_path / "quota.yaml"
+    file.write_text(yaml.safe_dump_all(_of(8, **({"stopPolicy": "HoldAndDrain"} if stops else {}))))
+    seen = json.loads((await run(world, tmp_path, "foresee", str(file), "-o", "json")).stdout)
+    named = {what: [row["name"] for row in seen[what]] for what in ("starts", "evicts", "waits")}
+    waited = stops and by != "nothing"  # else it starts as it is
+    assert named == {"starts": ["Job ml/theirs"] * waited, "evicts": ["Job ml/runs"] * stops, "waits": []}
 
 
 async def test_submit_looks_at_the_volumes_of_those_in_front(world: World, tmp_path: Path) -> None:
