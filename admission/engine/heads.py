@@ -63,6 +63,8 @@ class _Entry:
     whatever the nodes say."""
     look: _Look | None = None
     """By which it was nominated, if it may keep room in every cycle."""
+    only_keeps: bool = False
+    """Others of its tree were not looked at, which may go before it: it has its turn with them."""
 
 
 def _hosts(charge: Charge) -> set[str]:
@@ -84,10 +86,8 @@ class Heads(Run):
         roots, self.state.heads_before = self._roots(), ""
         for label, names in roots:
             if self.cost - self.before >= self.budget and self.entries:
-                self.state.heads_before = self.state.heads_before or label
-                self.more = True
-                if not (self._take_nodes() and self.state.memos.keeper_awake(label)):
-                    continue
+                self.more, self.state.heads_before = True, label
+                break
             looked_at.add(label)
             for name in names:
                 self._heads_of(name)
@@ -140,14 +140,21 @@ class Heads(Run):
 
     def _those_who_keep(self, label: str, *, nodes: bool = False) -> None:
         """The heads of strict queues under this root that keep room in every cycle, as Kueue never parks them: all, or
-        those that keep `nodes`, which are of all trees."""
+        those that keep `nodes`, which are of all trees. Of a tree behind the budget, also who is worth a trial."""
+        awake = self.state.memos.keepers_awake(label) if nodes else ()
         for (name, bucket), memo in self.state.memos.keeping(label):
             place, first = self.state.lines[name].first(self.state.used(name))
             if first == bucket and memo.keeps is not None and (not nodes or memo.keeps.admission is not None):
                 self.state.memos.wake(name, bucket)
                 self._nominate(self.state.queues[name], place, bucket, memo.look)
+        for name, bucket in awake:
+            place, first = self.state.lines[name].first(self.state.used(name))
+            if first == bucket:
+                self._nominate(self.state.queues[name], place, bucket, only_keeps=True)
 
-    def _nominate(self, queue: ClusterQueue, place: QueueKey, bucket: int, known: object = None) -> None:
+    def _nominate(
+        self, queue: ClusterQueue, place: QueueKey, bucket: int, known: object = None, *, only_keeps: bool = False
+    ) -> None:
         """known: the last look at it, on whatever book."""
         gang = self.state.workloads[order.key_of(place)]
         look = self._looked(gang, queue, known) if queue.strict else None
@@ -160,7 +167,7 @@ class Heads(Run):
         if by_nodes and trial.found.victims:
             self._nodes_after(trial)
         unasked = by_nodes and not trial.found.victims
-        self.entries.append(_Entry(trial, self._charge(trial), unasked=unasked, look=look))
+        self.entries.append(_Entry(trial, self._charge(trial), unasked=unasked, look=look, only_keeps=only_keeps))
         root = trial.node.root.label
         self.farthest[root] = max(self.farthest.get(root, 0), trial.assignment.borrow)
 
@@ -393,6 +400,11 @@ class Heads(Run):
             if keeper is not None:
                 why = replace(why, detail=Detail.CLAIMED, subject="/".join(keeper))
             self._requeue(entry, again=keeper is None, why=why, scanned=False)
+            return
+        if entry.only_keeps:
+            self._keep(entry.usage)
+            why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
+            self._requeue(entry, again=True, why=why, scanned=False)
             return
         self.preempted |= {key for key, _ in trial.found.victims}
         if trial.mode is Mode.FIT:

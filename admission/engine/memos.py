@@ -278,13 +278,10 @@ class Memos:
         parked = ((at, self._facts.lines[at[0]].parked.get(at[1])) for at in sorted(self._keeping.get(label, ())))
         return [(at, memo) for at, memo in parked if memo is not None]
 
-    def keeper_awake(self, label: str) -> bool:
-        """Does somebody under this root keep nodes, of all trees, from others in every cycle, who is worth a trial."""
-        lines = self._facts.lines
-        return any(
-            room.admission is not None and bucket not in lines[name].parked
-            for (name, bucket), room in self._keeping.get(label, {}).items()
-        )
+    def keepers_awake(self, label: str) -> list[Bucket]:
+        """Who under this root keeps nodes, of all trees, from others in every cycle, and is worth a trial."""
+        lines, on_nodes = self._facts.lines, [at for at, room in self._keeping.get(label, {}).items() if room.admission]
+        return sorted((name, bucket) for name, bucket in on_nodes if bucket not in lines[name].parked)
 
     def keeper(self, queue: str) -> int | None:
         """The bucket of this queue that keeps room from others in every cycle, if one does."""

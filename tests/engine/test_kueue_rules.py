@@ -699,6 +699,33 @@ def test_what_the_head_of_a_strict_queue_keeps_is_its_own_also_where_its_tree_is
 
 
 @pytest.mark.parametrize("fair", [False, True])
+def test_of_trees_behind_the_budget_only_those_who_keep_nodes_are_looked_at(fair: bool) -> None:
+    """Each has a strict queue whose head keeps some, and many more; all are worth a trial when a node is free."""
+    town = Town(
+        Topology("t", (HOSTNAME_LABEL,)), Flavor(F, topology="t"), *(node(f"n{i}", gpu=4) for i in range(2)),
+        rules=replace(KUEUE, fair_sharing=fair),
+    )  # fmt: skip
+    town.put(queue("other", "other", [(F, {"gpu": 8})]), *(gang(f"run{i}", "other", each={"gpu": 4}) for i in range(2)))
+    town.settle()
+    trees, queues = 20, 10
+    for tree in range(trees):
+        strict = queue(f"s{tree:02}", f"tree{tree:02}", [(F, {"gpu": 8})], strategy=Strategy.STRICT_FIFO)
+        town.put(strict, gang(f"wide{tree:02}", strict.name, 2, each={"gpu": 4}, created=tree + 1))
+        for i in range(queues):
+            name = f"q{tree:02}-{i}"
+            town.put(queue(name, strict.cohort, [(F, {"gpu": 4})]), gang(name, name, each={"gpu": 2}, created=100 + i))
+    town.settle()
+    town.budget = queues
+    town.remove(Workload, ("ns", "run0"))
+    plan = decide(town.state, town.now, town.budget)
+    assert plan.more
+    assert plan.steps <= 2 * (1 + queues + trees), "each of them once, and again where another took its nodes"
+    town.remove(Workload, ("ns", "run1"))
+    town.settle(200)
+    assert town.admitted() == ["wide00"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_of_two_trees_whose_gang_has_waited_longer_has_the_nodes(first: str, fair: bool) -> None:
     rules = replace(KUEUE, fair_sharing=fair)
