@@ -138,9 +138,10 @@ class Numbers:
         return seen.view.owner if seen is not None else ("", "")
 
     def job(self, key: Key) -> JobView | None:
-        seen = self._controller.world.workloads.get(key)
-        at = self._controller.world.job_of(seen) if seen is not None else None
-        return self._controller.world.jobs.get(at) if at is not None else None
+        world = self._controller.world
+        seen = world.workloads.get(key)
+        job = world.jobs.get(at) if seen is not None and (at := world.job_of(seen)) is not None else None
+        return world.as_by_pods(job, seen) if job is not None and seen is not None else None
 
     def workload(self, key: Key) -> WorkloadSeen | None:
         return self._controller.world.workloads.get(key)

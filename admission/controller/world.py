@@ -1321,6 +1321,15 @@ class World:
                 out |= {name for resource, name in elastic.items() if is_device(resource)} or set(elastic.values())
         return tuple(sorted(out))
 
+    def as_by_pods(self, job: JobView, workload: WorkloadSeen) -> JobView:
+        """A job with as many pods ready as `tally` counts, where its status counts fewer."""
+        if job.suspended or job.runs:
+            return job
+        pods = self._counted(job, workload)[0].values()
+        succeeded = Counter(pod.held_by for pod in pods if pod.done and not pod.failed)
+        ready = sum(pod.ready and not pod.done for pod in pods) + self._done_of_due(job, succeeded)
+        return replace(job, ready=max(job.ready, ready))
+
     def _done_of_due(self, job: JobView | None, succeeded: Mapping[str, int]) -> int:
         """Pods that have succeeded and are among those that are due: their Job does not say so yet, or its JobSet, of
         which a Job is done with all of its pods. succeeded: uid of a Job -> its pods that are there and did."""

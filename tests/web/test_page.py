@@ -127,6 +127,26 @@ async def test_what_is_shown_moves_with_the_job_and_with_time(town: Running, mon
             await asyncio.sleep(0.01)
 
 
+async def test_a_gang_whose_pods_are_ready_runs_though_its_status_counts_none(
+    town: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does not count pods of which one container has ended well while another works."""
+    monkeypatch.setattr(page, "FRESH_S", 0.0)
+    monkeypatch.setattr(page, "OLD_S", 0.0)
+    await town.submit("team-a", "alpha", pods=2)
+    await town.until(lambda: (found := _job_of(town)) is not None and found.ready == 2)
+    job, workload = _job_of(town), town.workloads()["alpha"]
+    pods = town.controller.world.pods_of(("team-a", workload.uid))
+    stands = []
+    for ready in (2, 1):
+        for pod in pods[ready:]:
+            town.controller._on_pod(pod, replace(pod, ready=False))
+        town.controller._on_job(job, replace(job, ready=0))
+        shown = (await town.get("/api/job", namespace="team-a", workload=workload.name))["job"]
+        stands.append((shown["state"], shown["ready"]))
+    assert stands == [("running", 2), ("starting", 1)]
+
+
 def _job_of(town: Running) -> Any:
     gang = town.workloads().get("alpha")
     return town.controller.numbers.job(gang.key) if gang is not None else None
