@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
@@ -50,6 +51,7 @@ from admission.engine.state import State
 from admission.engine.trial import NONE, Run, Trial
 from admission.engine.victims import almost_common, may_always_reclaim
 from admission.engine.walk import Walk
+from admission.names import HOSTNAME_LABEL
 
 MOST_RIVALS = 200
 """So many trials are made for one who comes back: a tree of 200 queues had 1,500, and a decision took seven seconds."""
@@ -60,7 +62,7 @@ DEEP = 2
 PATIENCE = 4
 KEPT_IN_VAIN = 6
 """After so many times as long as a gang was passed over, and then each time anew, it is asked whether its room is kept
-where it has to wait for those alone who came later."""
+where it has to wait for those alone who came since it was asked last."""
 WALKS_PER_TRIAL = 16
 """What is decided is not kept waiting for more trials without a decision than these, and as many as it costs to have
 all queues enter another cycle."""
@@ -899,27 +901,56 @@ class Filling(Run):
         counts = {part.name: part.count for part in claimed.pod_sets}
         flavors = {part.name: dict(part.flavors) for part in claimed.pod_sets}
         asked = scan.requests(gang, queue, self.rules, counts)
-        many, since = divmod(
-            self.now - self.state.passed_over_at(gang), max(1, KEPT_IN_VAIN * self.rules.passed_over_ms)
-        )
-        if many and since < self.rules.claim_ms:
-            with self.ledger.beside({gang.key}, trial.node.root), self.ledger.as_if_gone(self._came_later(trial)):
+        period, first = max(1, KEPT_IN_VAIN * self.rules.passed_over_ms), self.state.passed_over_at(gang)
+        many, ago = divmod(self.now - first, period)
+        if many and ago < self.rules.claim_ms:
+            later = self._came_later(trial, first + (many - 1) * period)
+            with self.ledger.beside({gang.key}, trial.node.root), self.ledger.as_if_gone(later):
                 where: Assignment | None = self.pinned(gang, queue, asked, flavors, self._avoided(gang), claimed)
                 if where is not None and where.mode is not Mode.FIT:
                     where = self.look(gang, queue, evict=False).assignment
             if where is not None and where.mode is Mode.FIT:
-                return where.admission(queue.name)
+                moved = where.admission(queue.name)
+                if self._room_now(trial, moved) >= self._room_now(trial, claimed):
+                    return moved
         if all(part.topology is None for part in claimed.pod_sets):
             return claimed
         with self.ledger.beside({gang.key}, trial.node.root), self.ledger.without_gangs(queue.name):
             there = self.pinned(gang, queue, asked, flavors, self._avoided(gang), claimed)
         return there.admission(queue.name) if there.mode is Mode.FIT else claimed
 
-    def _came_later(self, trial: Trial) -> list[Charge]:
-        """What those hold who leave, or came after this one had been passed over: it would have gone before them, had
-        its room been kept there. (Not those who are entitled to that: they would take it back.)"""
+    def _room_now(self, trial: Trial, admission: Admission) -> int:
+        """How much of this admission would find quota, and room where it would stand, as the book is now: in
+        thousandths of a pod, for of a pod half the devices may be free."""
+        nodes, quota, hosts, out = self.ledger.nodes, Counter[FlavorResource](), dict[str, dict[str, int]](), 0
+        asks = {part.pod_set.name: part for part in self.asks(trial.gang, trial.queue)}
+        for part in (part for part in admission.pod_sets if part.name in asks):
+            flavors, asked = dict(part.flavors), asks[part.name]
+            each = {(flavors[resource], resource): amount for resource, amount in asked.each if resource in flavors}
+            left = {fr: trial.node.available(fr) - quota[fr] for fr in each}
+            share = min([1000 * part.count, *(1000 * left[fr] // amount for fr, amount in each.items() if amount)])
+            if part.topology is not None and part.topology.levels[-1] == HOSTNAME_LABEL:
+                there = 0
+                for domain in part.topology.domains:
+                    host = nodes.resolve(domain.values[-1])
+                    free = hosts.setdefault(host, nodes.free(host))
+                    requests = [(name, amount) for name, amount in asked.pod_set.shape.requests if amount]
+                    most = [1000 * free.get(name, 0) // amount for name, amount in requests]
+                    fits = max(0, min([1000 * domain.count, *most]))
+                    for name, amount in requests:
+                        free[name] = free.get(name, 0) - fits * amount // 1000
+                    there += fits
+                share = min(share, there)
+            share = max(0, share)
+            quota.update({fr: share * amount // 1000 for fr, amount in each.items()})
+            out += share
+        return out
+
+    def _came_later(self, trial: Trial, since: int) -> list[Charge]:
+        """What those hold who leave, or came after this time: it would have gone before them, had its room been kept
+        there since. (Not those who are entitled to that: they would take it back.)"""
         ledger, workloads, mine = self.ledger, self.state.workloads, trial.node
-        since, out = self.state.passed_over_at(trial.gang), []
+        out = []
         for key, charge in ledger.charges.items():
             gang = workloads[key]
             if key in self.charged or gang.evicted or (gang.admitted_at or gang.reserved_at) > since:

@@ -405,9 +405,8 @@ def test_who_is_not_told_of_a_claim_comes_back_when_its_quota_is_free_again(how:
     assert town.admitted() == ["runs", "second"]
 
 
-@pytest.mark.parametrize("on_nodes", [True, False])
-def test_room_that_is_kept_in_vain_is_kept_where_only_those_have_it_who_came_later(on_nodes: bool) -> None:
-    """Two run for hours where it is kept; elsewhere small ones come and go."""
+def two_pools(on_nodes: bool) -> Town:
+    """Two gangs of four stand in each pool of eight, and one of eight was passed over: the first is kept for it."""
     pools = ("one", "two")
     town = Town(*(Flavor(one, node_labels=(("pool", one),), elastic=not on_nodes) for one in pools))
     for name in pools if on_nodes else ():
@@ -416,15 +415,79 @@ def test_room_that_is_kept_in_vain_is_kept_where_only_those_have_it_who_came_lat
     town.put(queue("q", "", [(name, {"gpu": 8}) for name in pools]))
     town.put(*(gang(f"s{i}", "q", each={"gpu": 4}, created=i) for i in range(4)))
     town.settle()
-
-    def stand_in(flavor: str) -> list[str]:
-        return [name for name in town.admitted() if flavor_of(town.gang(name).admission) == flavor]
-
     town.put(gang("big", "q", each={"gpu": 8}, created=10))
     town.now += MUSTER.passed_over_ms + 5 * SECOND
     town.cycle()
-    assert flavor_of(record.admission if (record := town.gang("big").claims) else None) == "one"
-    long, short = stand_in("one"), stand_in("two")
+    assert kept_in(town) == "one"
+    return town
+
+
+def kept_in(town: Town) -> str:
+    record = town.gang("big").claims
+    return flavor_of(None if record is None else record.admission)
+
+
+def stand_in(town: Town, flavor: str) -> list[str]:
+    return [name for name in town.admitted() if flavor_of(town.gang(name).admission) == flavor]
+
+
+def hours_in(town: Town, minutes: int, pool: str = "") -> None:
+    """In this pool small gangs come and go, of a few minutes each: the next comes before one goes."""
+    for _ in range(0, minutes * 60, 100):
+        town.now += 100 * SECOND
+        there = stand_in(town, pool)
+        short = [name for name in there if name.startswith("t")]
+        if short and (len(there) == 2 or kept_in(town) == pool):
+            town.remove(Workload, ("ns", short[0]))
+        if pool:
+            town.put(gang(f"t{town.now}", "q", each={"gpu": 4}, created=town.now - START))
+        town.cycle()
+
+
+@pytest.mark.parametrize("on_nodes", [True, False])
+def test_room_that_is_kept_in_vain_goes_back_where_others_came_later_still(on_nodes: bool) -> None:
+    """Who had it elsewhere came later than that one had been passed over, and runs for days."""
+    town = two_pools(on_nodes)
+    for name in stand_in(town, "two"):
+        town.now += SECOND
+        town.remove(Workload, ("ns", name))
+        town.put(gang(f"x{name}", "q", each={"gpu": 4}, created=town.now - START))
+        town.cycle()
+    long, there = stand_in(town, "one"), stand_in(town, "two")
+    hours_in(town, 66)
+    assert kept_in(town) == "two"
+    for name in long:
+        town.remove(Workload, ("ns", name))
+        hours_in(town, 5, "one")
+    hours_in(town, 60, "one")
+    assert town.admitted() == sorted(["big", *there])
+
+
+@pytest.mark.parametrize("on_nodes", [True, False])
+def test_room_that_is_kept_and_half_free_is_kept_on(on_nodes: bool) -> None:
+    """Elsewhere others came later, and nothing is free."""
+    town = two_pools(on_nodes)
+    first, last = stand_in(town, "one")
+    town.remove(Workload, ("ns", first))
+    for name in stand_in(town, "two"):
+        town.remove(Workload, ("ns", name))
+        town.put(gang(f"t{name}", "q", each={"gpu": 4}, created=town.now - START))
+        town.now += SECOND
+        town.cycle()
+    assert len(stand_in(town, "two")) == 2
+    for _ in range(10):
+        hours_in(town, 10)
+        assert kept_in(town) == "one"
+    town.remove(Workload, ("ns", last))
+    town.cycle()
+    assert "big" in town.admitted()
+
+
+@pytest.mark.parametrize("on_nodes", [True, False])
+def test_room_that_is_kept_in_vain_is_kept_where_only_those_have_it_who_came_later(on_nodes: bool) -> None:
+    """Two run for hours where it is kept; elsewhere small ones come and go."""
+    town = two_pools(on_nodes)
+    long, short = stand_in(town, "one"), stand_in(town, "two")
     for i in range(60):
         town.now += 100 * SECOND
         town.remove(Workload, ("ns", short.pop(0)))
