@@ -710,10 +710,10 @@ def test_a_node_that_takes_no_more_volumes_is_left_for_another_and_a_claim_of_on
     driver = {"name": "full.example.com", "nodeID": "a-0", "allocatable": {"count": 0}}
     full = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "a-0"}}
     spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOncePod"], "csi": {"driver": "full.example.com"}}
-    spec["csi"]["volumeHandle"] = "disk"  # type: ignore[index]
-    owner = {"claimRef": {"namespace": "team-a", "name": "disk"}}
+    spec["csi"]["volumeHandle"] = "alone"  # type: ignore[index]
+    owner = {"claimRef": {"namespace": "team-a", "name": "alone"}}
     held = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "muster-full"}}
-    asked = claim("disk")
+    asked = claim("alone")
     asked["spec"]["accessModes"] = ["ReadWriteOncePod"]
     try:
         cp.apply([{**full, "spec": {"drivers": [driver]}}, {**held, "spec": spec | owner}, asked])
@@ -723,13 +723,13 @@ def test_a_node_that_takes_no_more_volumes_is_left_for_another_and_a_claim_of_on
                 "waitForPodsReady": {"requeuingStrategy": {"backoffBaseSeconds": 1}},
             }
         )
-        cp.apply(mounting("train", 1, "disk"))
+        cp.apply(mounting("train", 1, "alone"))
         cp.wait(lambda: live_by_gang(cp) == {"train": 1}, 90, "it to run")
         assert chosen_nodes(workload_of(cp, "team-a", "train") or {})["main"] == ["a-1"]
         (avoided,) = (workload_of(cp, "team-a", "train") or {})["status"]["avoidNodes"]
         assert (avoided["node"], "though it has room" in avoided["reason"]) == ("a-0", True)
-        cp.apply(mounting("next", 1, "disk"))
-        told = "PersistentVolumeClaim disk is ReadWriteOncePod, and Pod train-0-"
+        cp.apply(mounting("next", 1, "alone"))
+        told = "PersistentVolumeClaim alone is ReadWriteOncePod, and Pod train-0-"
         cp.wait(lambda: reason(cp, "team-a", "next")[1].startswith(told), 30, "the next to be told that one has it")
         cp.delete("jobs", "train", "team-a", propagationPolicy="Background")
         cp.wait(lambda: admitted(cp, "team-a", "next"), 60, "the next to have it")
