@@ -40,6 +40,11 @@ def reason(cp: ControlPlane, namespace: str, name: str) -> tuple[str, str]:
     return entry.get("reason", ""), entry.get("message", "")
 
 
+def pause(cp: ControlPlane, kind: str, namespace: str, name: str, said: str | None = "true") -> None:
+    """Its owner takes it out of the queue, or stops it; None: lets it go on."""
+    cp.patch(kind, name, {"metadata": {"labels": {NAMES.pause_label: said}}}, namespace)
+
+
 def admitted(cp: ControlPlane, namespace: str, name: str) -> bool:
     return entry_of(workload_of(cp, namespace, name), "Admitted").get("status") == "True"
 

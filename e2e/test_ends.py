@@ -9,14 +9,10 @@ import pytest
 
 from e2e.api_client import ApiError, condition, finished
 from e2e.control_plane import LOST, ControlPlane
-from e2e.gangs import admitted, ended, entry_of, reason, running_pods, succeed, teams, workload_of
-from e2e.installed import NAMES, Installed, job, jobset
+from e2e.gangs import admitted, ended, entry_of, pause, reason, running_pods, succeed, teams, workload_of
+from e2e.installed import Installed, job, jobset
 
 INDEX = "batch.kubernetes.io/job-completion-index"
-
-
-def _pause(cp: ControlPlane, kind: str, name: str, said: str | None = "true") -> None:
-    cp.patch(kind, name, {"metadata": {"labels": {NAMES.pause_label: said}}}, "team-a")
 
 
 def _run(cp: ControlPlane, count: int) -> Callable[[], bool]:
@@ -44,7 +40,7 @@ def test_a_held_job_whose_owner_wants_no_more_than_is_done_is_complete(muster: I
         if pod["metadata"]["labels"][INDEX] in ("0", "1"):
             succeed(cp, pod)
     cp.wait(lambda: cp.get("jobs", "train", "team-a")["status"].get("succeeded") == 2, 20, "two indexes to be done")
-    _pause(cp, "jobs", "train")
+    pause(cp, "jobs", "team-a", "train")
     cp.wait(lambda: not admitted(cp, "team-a", "train"), 30, "it to be stopped")
     cp.patch("jobs", "train", {"spec": {"parallelism": 2, "completions": 2}}, "team-a")
     cp.wait(lambda: _told(cp, "train") == "Succeeded", 20, "its Workload to be finished")
@@ -89,7 +85,7 @@ def test_a_gang_that_is_stopped_as_its_pods_succeed_is_complete(muster: Installe
             succeed(cp, pod)
         cp.wait(lambda: not running_pods(cp, "team-a"), 20, "its pods to be done")
         assert "startTime" not in cp.get("jobs", "quick", "team-a")["status"]
-        _pause(cp, "jobs", "quick")
+        pause(cp, "jobs", "team-a", "quick")
         cp.wait(lambda: condition(cp.get("jobs", "quick", "team-a"), "SuccessCriteriaMet") == "True", 60, "its end")
         assert cp.get("jobs", "quick", "team-a")["spec"]["suspend"]
         cp.wait(lambda: _told(cp, "quick") == "Succeeded", 20, "its quota to be free")
@@ -117,7 +113,7 @@ def test_a_gang_whose_pods_fail_for_good_as_they_are_stopped_has_failed(muster: 
     pods = [pod["metadata"]["name"] for pod in running_pods(cp, "team-a")]
     for name in pods:
         cp.patch("pods", name, {"metadata": {"annotations": {LOST: "true"}}}, "team-a")
-    _pause(cp, kind, "gang")
+    pause(cp, kind, "team-a", "gang")
 
     def stopped() -> bool:
         return all("deletionTimestamp" in cp.get("pods", name, "team-a")["metadata"] for name in pods)

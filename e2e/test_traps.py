@@ -20,6 +20,7 @@ from e2e.gangs import (
     done,
     ended,
     entry_of,
+    pause,
     reason,
     running_pods,
     succeed,
@@ -50,11 +51,6 @@ def _stop(cp: ControlPlane, queue: str, policy: str) -> None:
     cp.patch("clusterqueues", queue, {"spec": {"stopPolicy": policy}})
 
 
-def _label(cp: ControlPlane, kind: str, namespace: str, name: str, **labels: str | None) -> None:
-    keys = {"pause": NAMES.pause_label}
-    cp.patch(kind, name, {"metadata": {"labels": {keys[k]: v for k, v in labels.items()}}}, namespace)
-
-
 def _suspended(cp: ControlPlane, kind: str, namespace: str, name: str) -> bool:
     return bool(cp.get(kind, name, namespace)["spec"]["suspend"])
 
@@ -77,7 +73,7 @@ def test_a_start_that_is_cut_short_gives_nothing_back_before_its_pods_are_gone(m
 
     def stopped_as_they_start() -> bool:
         for kind, name in [one for one in left if not _suspended(cp, one[0], "team-a", one[1])]:
-            _label(cp, kind, "team-a", name, pause="true")
+            pause(cp, kind, "team-a", name)
             left.remove((kind, name))
         return not left
 
@@ -89,7 +85,7 @@ def test_a_start_that_is_cut_short_gives_nothing_back_before_its_pods_are_gone(m
     time.sleep(2)
     assert not [p for p in cp.list("pods", "team-a") if p["status"]["phase"] != "Succeeded"], "pods after the stop"
     for kind, name in (("jobs", "wide"), ("jobsets", "set")):
-        _label(cp, kind, "team-a", name, pause=None)
+        pause(cp, kind, "team-a", name, None)
         cp.wait(done(cp, kind, "team-a", name), 60, f"{name} to run when its owner lets it")
 
 
@@ -113,7 +109,7 @@ def test_a_jobset_that_starts_in_order_and_is_stopped_meanwhile_leaves_at_once(m
     _stop(cp, "team-a", "None")
     cp.wait(_running(cp, "team-a", 1), 30, "its leader to start")
     assert held(), "it is not started as a whole"
-    _label(cp, "jobsets", "team-a", "set", pause="true")
+    pause(cp, "jobsets", "team-a", "set")
     cp.wait(lambda: not admitted(cp, "team-a", "set"), 60, "it to be stopped")
     assert not cp.list("pods", "team-a")
     assert entry_of(workload_of(cp, "team-a", "set"), "Evicted")["message"] == "The job is paused by its owner"
@@ -135,12 +131,12 @@ def test_a_held_job_may_be_edited_and_starts_as_it_is_then(muster: Installed) ->
         cp.patch("jobs", "edited", {"spec": {"parallelism": 3, "completions": 3}}, "team-a")
     assert refusal.value.status in (403, 422)
     # Paused it may be changed again: another shape on the same nodes.
-    _label(cp, "jobs", "team-a", "edited", pause="true")
+    pause(cp, "jobs", "team-a", "edited")
     cp.wait(lambda: not admitted(cp, "team-a", "edited"), 30, "it to be stopped")
     entry = entry_of(workload_of(cp, "team-a", "edited"), "Evicted")
     assert (entry["status"], entry["reason"]) == ("True", "Deactivated")
     assert reason(cp, "team-a", "edited")[0]
-    _label(cp, "jobs", "team-a", "edited", pause=None)
+    pause(cp, "jobs", "team-a", "edited", None)
     cp.wait(_running(cp, "team-a", 2), 30, "it to run again")
 
 
@@ -374,11 +370,11 @@ def test_pods_of_another_namespace_are_no_part_of_a_gang_whatever_their_labels_s
     cp.wait(lambda: condition(cp.get("pods", "liar", "team-b"), "PodScheduled") == "False", 20, "it to find no node")
     time.sleep(4)
     assert not entry_of(workload_of(cp, "team-a", "train"), "Evicted")
-    _label(cp, "jobs", "team-a", "train", pause="true")
+    pause(cp, "jobs", "team-a", "train")
     cp.wait(
         lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 0, 40, "its quota to be free again"
     )
-    _label(cp, "jobs", "team-a", "train", pause=None)
+    pause(cp, "jobs", "team-a", "train", None)
     cp.wait(_running(cp, "team-a", 2), 40, "it to run again")
 
 
@@ -401,9 +397,9 @@ def test_a_gang_that_is_admitted_again_with_less_gives_back_only_what_is_done(mu
     cp.apply([job("team-a", "train", 4, seconds=None)])
     cp.wait(_running(cp, "team-a", 4), 30, "its pods to run")
     one_ends("train")
-    _label(cp, "jobs", "team-a", "train", pause="true")
+    pause(cp, "jobs", "team-a", "train")
     cp.wait(lambda: not admitted(cp, "team-a", "train"), 60, "it to give its quota back")
-    _label(cp, "jobs", "team-a", "train", pause=None)
+    pause(cp, "jobs", "team-a", "train", None)
     workers: dict[str, Any] = {"parallelism": 3, "completions": None, "completionMode": "NonIndexed"}
     cp.apply([job("team-a", "queue", 3, seconds=None, **workers)])
     cp.wait(_running(cp, "team-a", 6), 40, "what is left of it to run, and a queue of work beside it")

@@ -403,7 +403,7 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
             and condition.get("reason") == "Unschedulable"
         ):
             since, message = millis(condition.get("lastTransitionTime")), str(condition.get("message", ""))
-    gates = [gate.get("name") for gate in seen.spec.scheduling_gates or ()]
+    gated = any(gate.get("name") == names.topology_gate for gate in seen.spec.scheduling_gates or ())
     ours, usage = values.gang_of(labels, names), values.pod_usage(obj, names)
     return PodView(
         namespace=meta.namespace,
@@ -421,11 +421,11 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         terminating=meta.deletion_timestamp is not None,
         ends_at=millis(meta.deletion_timestamp),
         created_at=millis(meta.creation_timestamp),
-        gated=names.topology_gate in gates,
+        gated=gated,
         unready_since=unready,
         unschedulable_since=since,
         unschedulable_message=message[:200],
-        labels=_kept_labels(labels, ours=bool(ours), gated=names.topology_gate in gates, stands=usage is not None),
+        labels=_kept_labels(labels, ours=bool(ours), gated=gated, stands=usage is not None),
         pod_set=labels.get(names.pod_set_label, "") if ours else "",
         pinned=_pinned(spec),
         usage=usage,

@@ -14,14 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from datetime import datetime
 from typing import Any
 
 import msgspec
 import structlog
 
 from admission.kube.client import ApiError, Client, Forbidden, NotFound
-from admission.kube.lease import LEASES, LeadershipLost, boot_time
+from admission.kube.lease import LEASES, LeadershipLost, boot_time, renewed_ago_ms
 
 log = structlog.get_logger("muster")
 
@@ -128,18 +127,11 @@ class Rival:
         if not holder:
             self._until = float("-inf")
         elif said != self._seen:
-            found_stale = self._seen is None and self._age_ms(spec) > STALE_MS
+            found_stale = self._seen is None and renewed_ago_ms(spec, self._client.clock.now()) > STALE_MS
             lasts = float(spec.get("leaseDurationSeconds") or DURATION_S)
             self._until = float("-inf") if found_stale else self._clock() + lasts
         self._seen = said
         return holder
-
-    def _age_ms(self, spec: dict[str, Any]) -> float:
-        try:
-            renewed = datetime.fromisoformat(str(spec["renewTime"]))
-        except (KeyError, ValueError):
-            return 0.0
-        return self._client.clock.now() - renewed.timestamp() * 1000
 
     def _say(self, holder: str) -> bool:
         before, self.holder = self.holder, holder if self._clock() < self._until else ""

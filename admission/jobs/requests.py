@@ -1063,9 +1063,8 @@ def shape_of(
 
     requests = obj(tried(lambda: pod_requests(spec), {}))
     uncounted += refused
-    many_labels = len(own) > READ.labels
     beyond = tuple(said for said, is_beyond in _placing(spec, READ, _READ_WORDS) if is_beyond)
-    if many_labels:
+    if len(own) > READ.labels:
         own, beyond = {}, (_READ_WORDS.labels, *beyond)
     if beyond:
         # It is not read at all, and so admitted nowhere; what it keeps away it may, if it runs already.

@@ -62,6 +62,15 @@ class LeadershipLost(Exception):  # noqa: N818
     """The lease was not renewed in time, or another took it. The work was cancelled."""
 
 
+def renewed_ago_ms(spec: dict[str, Any], now: float) -> float:
+    """For how long a Lease of this spec has not been renewed; 0 where it does not say. now: ms since the epoch."""
+    try:
+        renewed = datetime.fromisoformat(str(spec["renewTime"]))
+    except (KeyError, ValueError):
+        return 0.0
+    return max(0.0, now - renewed.timestamp() * 1000) if renewed.tzinfo else 0.0
+
+
 class LeaderElector:
     """Campaigns for one Lease. `holder` and `leading` are for metrics. Times are seconds.
 
@@ -287,18 +296,11 @@ class LeaderElector:
         if self._renewed_at is None:
             self._write_from = max(sent_at, self._other_until + self._client.write_timeout)
             self._taken_at, self._free_since = sent_at, None
-            self.unled = self._not_renewed_for(spec)
+            self.unled = renewed_ago_ms(spec, self._wall().timestamp() * 1000) / 1000
         self._renewed_at = sent_at
         self._seen = written
         self._tell(self.identity)
         return True
-
-    def _not_renewed_for(self, spec: dict[str, Any]) -> float:
-        try:
-            renewed = datetime.fromisoformat(str(spec["renewTime"]))
-            return max(0.0, (self._wall() - renewed).total_seconds())
-        except (KeyError, ValueError, TypeError):
-            return 0.0
 
     def _observe(self, lease: dict[str, Any] | None) -> None:
         """Notes what the lease says and when it came to say so."""
