@@ -4,7 +4,7 @@
 
 A version that is not built is skipped. 1.31 is the oldest that Muster is said to run on: the kinds have no rules there.
 A Job takes no change of its template while a start time is set, which nobody else clears. The first test has the API
-server alone and writes itself what the Job controller would, at its own time; the second has them all, with the JobSet
+server alone and writes itself what the Job controller would, at its own time; the others have them all, with the JobSet
 controller and kwok of the ordinary suite.
 """
 
@@ -22,7 +22,7 @@ from e2e import build
 from e2e import test_main_job as main_job
 from e2e.api_client import MERGE, ApiError
 from e2e.control_plane import COMPONENTS, ControlPlane
-from e2e.gangs import admitted, entry_of, reason
+from e2e.gangs import admitted, entry_of, reason, running_pods
 from e2e.installed import NAMES, USER, cluster_queue, job
 from e2e.test_chart import BINARY, QUOTA, Charted, Release, play, running, sdk
 
@@ -116,6 +116,25 @@ def test_with_its_controllers_and_scheduler_gangs_run_give_back_and_run_again(ol
         cp.clean()
         with running(cp, tmp_path, release.install()) as muster:
             main_job.test_a_borrower_gives_back_requeues_resumes_and_its_template_is_as_its_owner_wrote_it(muster)
+
+
+def test_a_job_that_ran_before_anybody_held_it_is_stopped_and_runs_on_nodes_it_is_given(
+    older: str, tmp_path: Path
+) -> None:
+    with ControlPlane(kubernetes=older) as cp:
+        cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
+        objects = Release(cp).install()
+        Release(cp, "muster-quota").install(quota=QUOTA)
+        early = cp.create(job("vision", "train", 2, seconds=3600))
+        cp.wait(lambda: len(running_pods(cp, "vision")) == 2, 60, "it to run while nobody holds it")
+        assert _job(cp)["status"]["startTime"]
+        with Charted(cp, tmp_path) as muster:
+            muster.objects = objects
+            muster.started()
+            given = lambda: [pod["spec"].get("nodeSelector") for pod in running_pods(cp, "vision")]  # noqa: E731
+            cp.wait(lambda: given() == [{"gpu": "h100"}] * 2, 90, "both pods to run where they were sent", describe=given)
+        assert admitted(cp, "vision", "train")
+        assert _job(cp)["metadata"]["uid"] == early["metadata"]["uid"]
 
 
 def _job(cp: ControlPlane) -> dict[str, Any]:
