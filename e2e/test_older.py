@@ -131,8 +131,12 @@ def test_a_job_that_ran_before_anybody_held_it_is_stopped_and_runs_on_nodes_it_i
         with Charted(cp, tmp_path) as muster:
             muster.objects = objects
             muster.started()
-            given = lambda: [pod["spec"].get("nodeSelector") for pod in running_pods(cp, "vision")]  # noqa: E731
-            cp.wait(lambda: given() == [{"gpu": "h100"}] * 2, 90, "both pods to run where they were sent", describe=given)
+
+
+            def sent() -> list[Any]:
+                return [pod["spec"].get("nodeSelector") for pod in running_pods(cp, "vision")]
+
+            cp.wait(lambda: sent() == [{"gpu": "h100"}] * 2, 90, "both pods to run where they were sent", describe=sent)
         assert admitted(cp, "vision", "train")
         assert _job(cp)["metadata"]["uid"] == early["metadata"]["uid"]
 

@@ -51,6 +51,11 @@ def documents(text: str) -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all(text) if one]
 
 
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
+def test_no_page_has_what_a_merge_leaves_behind(page: str) -> None:
+    assert not re.findall(r"(?m)^(?:<{7}|={7}|>{7})(?: .*)?$", (ROOT / page).read_text("utf-8"))
+
+
 # ---------------------------------------------------------------- all that is shown is tried
 
 
