@@ -132,7 +132,6 @@ def test_a_job_that_ran_before_anybody_held_it_is_stopped_and_runs_on_nodes_it_i
             muster.objects = objects
             muster.started()
 
-
             def sent() -> list[Any]:
                 return [pod["spec"].get("nodeSelector") for pod in running_pods(cp, "vision")]
 
