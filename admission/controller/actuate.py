@@ -442,8 +442,7 @@ class Actuator:
     async def stop_pods(self, step: lifecycle.StopPods) -> None:
         """Suspend Jobs that nobody leads, and delete pods that no Job would stop. Raises ApiError."""
         for at in step.jobs:
-            raw = await self._client.get(_path_of(at))
-            await self._patch_job(at, pins.suspend(raw, self._names))
+            await self._patch_job(at, pins.suspend(await self._live(at), self._names))
         for namespace, name in step.pods:
             path = PODS.path(namespace, name)
             try:
@@ -460,8 +459,15 @@ class Actuator:
 
     async def _remind(self, at: JobKey) -> None:
         with suppress(NotFound):
-            raw = await self._client.get(_path_of(at))
-            await self._patch_job(at, pins.remind(raw, rfc3339(self._now())), "status")
+            await self._patch_job(at, pins.remind(await self._live(at), rfc3339(self._now())), "status")
+
+    async def _live(self, at: JobKey) -> dict[str, Any]:
+        """A live look at a Job that is known. Raises Conflict where it is another of that name, and NotFound."""
+        known = _there(self._world.jobs.get(at))
+        raw = await self._client.get(_path_of(at))
+        if raw["metadata"]["uid"] != known.uid:
+            raise Conflict(409, "Conflict", "the job is another one of the same name")
+        return raw
 
     async def _led(self, pod: dict[str, Any]) -> bool:
         """Has this pod a Job that would stop it? Looked up, for a copy may lag."""
@@ -593,7 +599,7 @@ class Actuator:
             await self._note_held(key, job)
             return
         if job.generation > 1:  # else it was never changed
-            await self._unselect(key, job)
+            await self._unselect(key, job, None)
         before = self._world.place_of(job.uid)
         if before is not None and not self._names.as_kueue and self._queued_since(before, obj) is None:
             obj["metadata"]["annotations"][self._names.queued_since_annotation] = rfc3339(before.view.value.created)
@@ -630,16 +636,16 @@ class Actuator:
         obj = await self._asked_for(key, job)
         if obj is None:
             self._world.gives_up_place(seen.uid)
-        elif not _selected_by(seen.view.value.pod_sets) <= _selected_by(self._pod_sets(obj)):
-            await self._unselect(key, job)
+        elif given_up := _selected_by(seen.view.value.pod_sets) - _selected_by(self._pod_sets(obj)):
+            await self._unselect(key, job, given_up)
         await self._update_to(obj, seen)
 
-    async def _unselect(self, key: JobKey, job: JobView) -> None:
+    async def _unselect(self, key: JobKey, job: JobView, given_up: set[tuple[str, str]] | None) -> None:
         """A JobSet's Jobs are made while it is held, and added to later, but nothing is taken out of them: pods would
-        still select nodes by what its owner took out of it, whoever led meanwhile."""
+        still select nodes by what its owner took out of it, whoever led meanwhile. given_up: as of `pins.unselect`."""
         if job.kind == JOBSET.kind and (children := self._world.made_early(job)):
             parent = owners_form(await self._raw(key, job), self._names)
-            await self._patch_children(children, lambda child: pins.unselect(child, parent))
+            await self._patch_children(children, lambda child: pins.unselect(child, parent, given_up))
 
     async def _update_to(self, obj: dict[str, Any] | None, seen: WorkloadSeen) -> None:
         if obj is None:
@@ -812,11 +818,10 @@ class Actuator:
     ) -> None:
         async def patch(at: JobKey) -> None:
             try:
-                path = _path_of(at)
-                raw = await self._client.get(path)
+                raw = await self._live(at)
                 if clear := pins.clear_start_time(JOB, raw):  # which 1.35 and older would refuse the change for
                     await self._patch_job(at, clear, "status")
-                    raw = await self._client.get(path)
+                    raw = await self._live(at)
                 await self._patch_job(at, wanted(raw))
             except NotFound:
                 return
@@ -987,7 +992,7 @@ class Actuator:
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": pod.name, "namespace": pod.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+            "deleteOptions": {"preconditions": {"uid": pod.uid, "resourceVersion": pod.resource_version}},
         }
         with suppress(NotFound):
             await self._client.create(PODS.path(pod.namespace, pod.name, "eviction"), body)

@@ -82,7 +82,13 @@ class Rival:
 
     async def gone(self) -> None:
         """Returns once it does not lead, or may not be looked at."""
-        while await self.leads():
+        led = False
+        while True:
+            leads = await self.leads()
+            # One that is handed over is nobody's for some seconds.
+            if not (leads or led):
+                return
+            led = leads
             await self._sleep(LOOK_S)
 
     async def watch(self) -> None:
@@ -106,6 +112,7 @@ class Rival:
             except (ApiError, TimeoutError) as error:
                 log.debug("not seen whether Kueue leads", error=str(error) or type(error).__name__)
                 if self._looked:
+                    self.unheard()
                     return bool(self.holder)
                 await self._sleep(LOOK_S)
                 continue

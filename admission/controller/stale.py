@@ -22,7 +22,7 @@ from admission.controller.resources import ours
 from admission.controller.statuses import Statuses
 from admission.engine.model import ClusterQueue, Cohort, LocalQueue, Rules, Workload
 from admission.engine.state import State
-from admission.kube.client import ApiError, Kind, NotFound, unanswered
+from admission.kube.client import ApiError, Conflict, Kind, NotFound, unanswered
 from admission.kube.informer import Informer
 from admission.names import Names
 
@@ -228,6 +228,8 @@ class StaleQueues:
         self._written_at[queue] = time.monotonic()
         try:
             await self._write_status(resource, seen, status)
+        except Conflict:
+            pass  # somebody wrote it since it was looked at: news of that is on its way, and makes it stale again
         except NotFound as error:
             self._unwritten[queue] = str(error)
             self.add(*queue)
@@ -248,7 +250,7 @@ class StaleQueues:
                 self._changed.set()
 
     async def _write_status(self, resource: Kind, seen: Item[Any], status: dict[str, Any]) -> None:
-        metadata = {"name": seen.name, "uid": seen.uid}
+        metadata = {"name": seen.name, "uid": seen.uid, "resourceVersion": seen.resource_version}
         if seen.namespace:
             metadata["namespace"] = seen.namespace
         answer = await self._statuses.write(resource, metadata, status)

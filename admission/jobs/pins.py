@@ -513,14 +513,15 @@ def suspend(raw: Json, names: Names) -> list[Operation]:
     """The write that stops a job. What the start wrote stays until the pods are gone, for by it the job is guarded: a
     JobSet that took its queue label off meanwhile would start its Jobs again, which still say what was given to it.
 
-    It applies only to the start that was seen: a job that was stopped and started again since then is left alone.
+    It applies only to the start that was seen (where none is noted, to the spec): a job that was stopped and started
+    again since then is left alone.
     """
     note = annotations_of(raw).get(names.inverse_annotation)
-    patch = _exactly(raw)
-    if note is not None:
-        patch.append(
-            {"op": "test", "path": pointer(("metadata", "annotations", names.inverse_annotation)), "value": note}
-        )
+    if note is None:
+        patch = _exactly(raw, "generation")
+    else:
+        at_note = pointer(("metadata", "annotations", names.inverse_annotation))
+        patch = [*_exactly(raw), {"op": "test", "path": at_note, "value": note}]
     patch.append({"op": "add", "path": "/spec/suspend", "value": True})
     return patch
 
@@ -660,16 +661,19 @@ def restore_child(child: Json, parent: Json, names: Names, *, checks: Sequence[C
     return [*_exactly(child, "generation"), *patch] if patch else None
 
 
-def unselect(child: Json, parent: Json) -> list[Operation] | None:
-    """The write after which a suspended child Job selects nodes by nothing that its JobSet does not say (any more), but
-    by what JobSet's controller adds. None when it does not. parent: the JobSet as its owner wrote it."""
+def unselect(child: Json, parent: Json, given_up: Collection[tuple[str, str]] | None = None) -> list[Operation] | None:
+    """The write after which a suspended child Job selects nodes by nothing that its JobSet has given up. None when it
+    does not. parent: the JobSet as its owner wrote it. given_up: (pod set, label); None: it is not known what that was,
+    and all goes that the JobSet does not say, and its controller does not add, with it what webhooks wrote into Jobs.
+    """
     of = texts(obj(child.get("metadata")).get("labels")).get(JOBSET_REPLICATED_JOB_LABEL, "")
     template = next((slot.template for slot in JOBSET.slots(parent) if slot.pod_set == of), None)
     if template is None:
         return None
     own = {JOBSET_NAMESPACED_JOB_LABEL, *texts(obj(template.get("spec")).get("nodeSelector"))}
     path = ("spec", "template", "spec", "nodeSelector")
-    gone = [key for key in obj(at(child, path)) if key not in own]
+    held = obj(at(child, path))
+    gone = [key for key in held if key not in own and (given_up is None or (of, key) in given_up)]
     patch: list[Operation] = [{"op": "remove", "path": pointer((*path, key))} for key in gone]
     return [*_exactly(child, "generation"), *patch] if patch else None
 

@@ -558,7 +558,7 @@ class Client:
                 if not urgent:
                     await self._enter(path, lane, deadline)
                 if limited:
-                    query["timeout"] = f"{max(1, round(deadline - loop.time()))}s"
+                    query["timeout"] = f"{max(1, int((deadline - loop.time()) * 1000))}ms"
                 sent = self._once(
                     verb=verb,
                     method=method,

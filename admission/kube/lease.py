@@ -49,6 +49,8 @@ LOOK_S = 0.2
 """Between two looks whether all is seen that was not."""
 LONGEST_S = 3600.0
 """Between two times that a leader steps aside, where nobody else can do better."""
+GIVEN_UP_S = 1
+"""Duration of a Lease that its holder gave up, as client-go has it, too: the least that the API server takes."""
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
 
@@ -309,9 +311,9 @@ class LeaderElector:
         holder = spec.get("holderIdentity") or ""
         signature = (holder, spec.get("renewTime"), spec.get("leaseTransitions"), spec.get("acquireTime"))
         if lease is None or not holder:
-            # Given up in good order: its holder's work has ended. Deleted under a holder that was seen: it may go on
-            # until its time is over, which `_other_until` remembers.
-            if lease is not None:
+            # Given up in good order: its holder's work has ended. Taken from a holder that was seen, or deleted under
+            # one, by somebody: it may go on until its time is over, which `_other_until` remembers.
+            if spec.get("leaseDurationSeconds") == GIVEN_UP_S:
                 self._other_until = float("-inf")
         elif holder != self.identity and signature != self._seen_spec:
             self._other_until = now + max(float(spec.get("leaseDurationSeconds") or 0), self._duration)
@@ -350,7 +352,7 @@ class LeaderElector:
                 if spec.get("holderIdentity") != self.identity:
                     return
                 body = dict(lease)
-                body["spec"] = spec | {"holderIdentity": "", "leaseDurationSeconds": 1}
+                body["spec"] = spec | {"holderIdentity": "", "leaseDurationSeconds": GIVEN_UP_S}
                 await self._client.put(path, body, timeout=self._retry, urgent="lease", fenced=False, attempts=1)
                 self._tell("")
         except (ApiError, TimeoutError) as error:

@@ -17,6 +17,7 @@ from admission.controller import decode, queue_status
 from admission.controller.actuate import Options
 from admission.controller.app import Controller
 from admission.controller.lifecycle import Settings
+from admission.controller.resources import ours
 from admission.engine.model import (
     MUSTER,
     Admission,
@@ -305,6 +306,43 @@ async def test_a_status_that_was_refused_is_offered_again_though_nothing_changes
         assert [await controller.stale.write() for _ in range(2)] == [1, 1]
         world.denied.clear()
         assert [await controller.stale.write() for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "name"), [("LocalQueue", "ml", "main"), ("ClusterQueue", "", "team-a"), ("Cohort", "", "lab")]
+)
+async def test_no_status_is_written_over_one_that_was_not_seen(
+    world: World, kind: str, namespace: str, name: str
+) -> None:
+    """As by a leader that was paused, over what the next one wrote. When that is known it is tried again."""
+    queue = own("ClusterQueue", "team-a", {"cohortName": "lab"})
+    queue["metadata"]["finalizers"] = [NAMES.finalizer]
+    for one in (own("Cohort", "lab"), queue, own("LocalQueue", "main", {"clusterQueue": "team-a"}, namespace="ml")):
+        await world.put(one)
+    path = ours(NAMES, kind).path(namespace, name)
+    failed: list[Any] = []
+    async with running(world, leads=False) as controller:
+        await sees(controller, 1)
+        await controller.informers[kind].synced.wait()
+        controller.watchers.failure.append(lambda *about: failed.append(about))
+        store = controller.informers[kind].store
+        before = store[namespace, name]
+        merged = await world.client.merge_patch(f"{path}/status", {"status": {"pendingWorkloads": 7}})
+
+        async def heard() -> Any:
+            now = store[namespace, name]
+            return now if now.resource_version == merged["metadata"]["resourceVersion"] else None
+
+        after = await until(heard)
+        store[namespace, name] = before
+        await controller.stale.write()
+        assert (await world.client.get(path))["status"] == {"pendingWorkloads": 7}
+        assert await controller.stale.write() == 0
+        store[namespace, name] = after
+        controller.stale.add(kind, namespace, name)
+        assert await controller.stale.write() == 1
+        assert (await world.client.get(path))["status"]["pendingWorkloads"] == 0
+    assert not failed
 
 
 @pytest.mark.parametrize("changes", [True, False])

@@ -65,6 +65,15 @@ ROWS = {
     "it may not be looked at": (lambda now: FORBIDDEN, 0),
     "the first answer takes its time": (lambda now: AWAY if now < 8 else None, 10),
     "no answer while it leads": (lambda now: lease(now) if now < 2 or now > 30 else AWAY, None),
+    "nobody answers, nor is it renewed": (
+        lambda now: AWAY if 9 < now < 39 else lease(min(now, 5) if now < 43 else min(now, 60)),
+        75,
+    ),
+    "it is handed over": (
+        lambda now: lease(now, holder="" if 19 < now < 21 else "kueue-0") if now < 60 else lease(60),
+        75,
+    ),
+    "it is deleted, and made anew by its holder": (lambda now: None if 19 < now < 21 else renewed_until(60)(now), 75),
     "it never ends": (lease, None),
 }
 """What the Lease says, and after how many seconds a replica may go on, to 5 s, between two looks (None: never)."""

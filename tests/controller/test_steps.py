@@ -424,6 +424,48 @@ async def test_a_budget_that_keeps_a_pod_on_a_lost_node_keeps_no_other_there(
     assert left == ["driver"]
 
 
+async def test_a_pod_that_came_back_with_its_node_since_it_was_looked_at_is_left_there(world: World) -> None:
+    """Whoever was paused in between would take it off a node that is well again."""
+    gang = await a_gang(world)
+    await world.put(a_pod(gang, "worker", phase="Running", node="n1"))
+    async with running(world, leads=False) as controller:
+        await sees(controller, 1)
+        before = controller.world._pods["ml", "worker"]
+        ready = [{"type": "Ready", "status": "True"}]
+        now = await world.client.merge_patch(f"{PODS}/worker/status", {"status": {"conditions": ready}})
+
+        async def heard() -> bool:
+            return controller.world._pods["ml", "worker"].resource_version == now["metadata"]["resourceVersion"]
+
+        await until(heard)
+        controller.world.pod_seen(before)
+        with pytest.raises(Conflict):
+            await controller.actuator.take(KEY, life.EvictPods((("ml", "worker"),)))
+    assert "deletionTimestamp" not in (await world.client.get(f"{PODS}/worker"))["metadata"]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known by its name", "not known any more"])
+async def test_a_job_by_the_name_of_one_that_is_to_be_stopped_is_left_alone(world: World, known: bool) -> None:
+    await a_gang(world)
+    async with running(world, leads=False) as controller:
+        await sees(controller)
+        before = controller.world.jobs[KEY]
+        await world.client.delete(f"{JOBS}/train", propagation="Background")
+        await world.put(job("train", "", status={}))
+
+        async def heard() -> bool:
+            return KEY not in controller.world.jobs or controller.world.jobs[KEY].uid != before.uid
+
+        await until(heard)
+        if known:
+            controller.world.jobs[KEY] = before
+        else:
+            controller.world.jobs.pop(KEY, None)
+        with pytest.raises((Conflict, NotFound)):
+            await controller.actuator.stop_pods(life.StopPods((KEY,), ()))
+    assert not (await world.client.get(f"{JOBS}/train"))["spec"].get("suspend")
+
+
 @pytest.mark.parametrize("slices", [0, 1, 2])
 @pytest.mark.parametrize(
     ("pods", "left"),

@@ -605,6 +605,40 @@ def test_a_held_jobset_goes_where_its_owner_has_it_go_at_last(
     assert running == [2]
 
 
+@pytest.mark.parametrize("leads", ["one", "another since"])
+def test_what_a_webhook_had_the_jobs_of_a_jobset_select_stays(leads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner takes a label out, and that alone goes."""
+    left: list[Json] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        await scene.opens()
+        made = two_pods("JobSet")
+        (part,) = made["spec"]["replicatedJobs"]
+        part["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"no": "such", "gpu": "h100"}
+        await scene.user.create(PATHS["JobSet"], made)
+        await asyncio.sleep(10)
+        (child,) = scene.objects("batch", "jobs")
+        by_webhook = {"spec": {"template": {"spec": {"nodeSelector": {"rack": "none"}}}}}
+        await scene.user.merge_patch(f"{PATHS['Job']}/{child['metadata']['name']}", by_webhook)
+        if leads == "another since":
+            first, second = scene.replicas
+            await first.resign()
+            second.lead()
+        (held,) = scene.objects("jobset.x-k8s.io", "jobsets")
+        parts = copy.deepcopy(held["spec"]["replicatedJobs"])
+        parts[0]["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"gpu": "h100"}
+        await scene.user.merge_patch(f"{PATHS['JobSet']}/j", {"spec": {"replicatedJobs": parts}})
+        await asyncio.sleep(30)
+        (child,) = scene.objects("batch", "jobs")
+        left.append(child["spec"]["template"]["spec"]["nodeSelector"])
+        await scene.end()
+
+    played(monkeypatch, 0, main)
+    assert left == [{"gpu": "h100", "rack": "none"}]
+
+
 @pytest.mark.parametrize(
     ("kind", "since", "paused"),
     [

@@ -462,6 +462,16 @@ def test_a_former_leader_cannot_stop_a_later_start() -> None:
     with pytest.raises(AssertionError):
         patched(second, late)
     assert patched(first, late)["spec"]["suspend"] is True
+    # Nor one that saw it run as nobody had started it: it slipped past the hold, was held, and then admitted.
+    slipped = job(suspend=False)
+    late = suspend(slipped, NAMES)
+    held = patched(slipped, late)
+    assert held["spec"]["suspend"] is True
+    held["metadata"] |= {"generation": 3, "resourceVersion": "8"}
+    third = begin(JOB, held, admission(main=["a", "b", "c"]))
+    third["metadata"] |= {"generation": 4}
+    with pytest.raises(AssertionError):
+        patched(third, late)
     # Nor can one of another job, by a name that was given again.
     other = {**job(), "metadata": {**job()["metadata"], "uid": "another"}}
     with pytest.raises(AssertionError):
@@ -853,6 +863,26 @@ def test_a_child_selects_nodes_no_more_by_what_its_jobset_has_given_up(says: Any
     ops = unselect(child, parent)
     assert (ops is None) == (left is None)
     assert patched(child, ops or ())["spec"]["template"]["spec"]["nodeSelector"] == (left or selector)
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        (None, {}),
+        ({("workers", "a")}, {"pool": "of a webhook"}),
+        ({("workers", "a"), ("workers", "x")}, {"pool": "of a webhook"}),
+        ({("driver", "a")}, None),
+        (set(), None),
+    ],
+    ids=["not known", "one", "more", "another pod set", "nothing"],
+)
+def test_where_it_is_known_what_a_jobset_has_given_up_its_jobs_lose_nothing_else(said: Any, left: Any) -> None:
+    child = job(template={"spec": {"nodeSelector": {"a": "b", "pool": "of a webhook"}, "containers": []}})
+    child["metadata"]["labels"] = {JOBSET_REPLICATED_JOB_LABEL: "workers"}
+    ops = unselect(child, jobset(), said)
+    assert (ops is None) == (left is None)
+    if left is not None:
+        assert patched(child, ops)["spec"]["template"]["spec"]["nodeSelector"] == left
 
 
 def test_the_note_of_a_start_before_that_of_another_controller_says_nothing_any_more() -> None:

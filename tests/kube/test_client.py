@@ -342,16 +342,28 @@ async def test_a_read_of_a_slow_server_is_waited_for_ever_more_patiently(server:
 
 async def test_the_server_is_told_the_limit_of_a_write(server: Server, client: Client):
     await client.create(A, {"metadata": {"name": "x"}})
-    assert server.requests[-1].query["timeout"] == "5s"
+    assert 1000 < _ms(server.requests[-1].query["timeout"]) <= 5000
+
+
+def _ms(told: str) -> int:
+    """Of a duration as the API server reads it."""
+    return int(told.removesuffix("ms")) if told.endswith("ms") else 1000 * int(told.removesuffix("s"))
+
+
+@pytest.mark.parametrize("limit", [0.4, 0.7, 1.6, 2.9])
+async def test_the_server_is_told_no_longer_limit_than_the_client_has(server: Server, client: Client, limit: float):
+    """It could still apply a write when that is thought to be over."""
+    await client.create(A, {"metadata": {"name": "x"}}, timeout=limit)
+    assert 0 < _ms(server.requests[-1].query["timeout"]) <= limit * 1000
 
 
 async def test_the_server_is_told_what_is_left_of_the_limit(server: Server, client: Client):
     """Who is told the whole of it again could still apply the write when it is thought to be over."""
     server.faults.append(answer(429, headers={"Retry-After": "1"}))
     await client.create(A, {"metadata": {"name": "x"}})
-    told, left = (request.query["timeout"] for request in server.requests)
-    assert told == "5s"
-    assert int(left.removesuffix("s")) <= 4
+    told, left = (_ms(request.query["timeout"]) for request in server.requests)
+    assert 4000 < told <= 5000
+    assert left <= 4000
 
 
 async def test_a_push_back_is_repeated_for_writes_too_and_slows_everybody(server: Server, client: Client):

@@ -624,6 +624,27 @@ def test_a_lease_deleted_under_its_leader_gives_nobody_an_early_write():
     virtually(main)
 
 
+def test_a_lease_that_a_person_takes_from_its_leader_gives_nobody_an_early_write():
+    """As is done to have another lead: the one before goes on until it hears of it."""
+
+    async def main() -> None:
+        books, log = Books(), []
+        one, two = await one_before_two(books, log)
+        await asyncio.sleep(20)
+        one.awake.clear()
+        spec = books.lease["spec"] | {"holderIdentity": ""}
+        books.store({"metadata": {"name": "controller"}, "spec": spec})
+        await asyncio.sleep(5)
+        assert two.elector.leading
+        one.awake.set()
+        await asyncio.sleep(60)
+        ((_, to, gap),) = alternations(log)
+        assert to == two.elector.identity
+        assert gap >= WRITE_TIMEOUT
+
+    virtually(main)
+
+
 @pytest.mark.parametrize("ending", ["returns", "raises", "is fenced"])
 def test_work_that_ends_ends_the_leadership(ending):
     async def main() -> None:
