@@ -103,13 +103,13 @@ async def until(look: Callable[[], Any]) -> Any:
             await asyncio.sleep(0.02)
 
 
-async def test_its_lease_has_the_name_and_the_times_of_the_file() -> None:
+async def test_its_lease_is_where_the_file_says_and_has_its_times() -> None:
     times = "leaseDuration: 21s, renewDeadline: 14s, retryPeriod: 3s"
-    text = f"leaderElection: {{resourceName: other, resourceNamespace: elsewhere, {times}}}\n"
+    text = f"leaderElection: {{resourceName: muster-controller, resourceNamespace: elsewhere, {times}}}\n"
     async with served(text) as (client, replica):
 
         async def held() -> bool:
-            lease = await client.get("/apis/coordination.k8s.io/v1/namespaces/elsewhere/leases/other")
+            lease = await client.get(LEASES.path("elsewhere", NAMES.lease_name))
             assert lease["spec"]["leaseDurationSeconds"] == 21
             return replica.elector is not None and lease["spec"]["holderIdentity"] == replica.elector.identity
 
