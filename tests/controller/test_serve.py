@@ -475,8 +475,11 @@ class Judge(Cluster):
     holds = True
     there: tuple[str, ...] = ()
     says = 200
+    older = False
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
+        if self.older and "/mutatingadmissionpolicies" in request.path:
+            return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
         if self.says != 200 and (request.method == "POST" or "/mutatingadmissionpolicies" in request.path):
             return web.json_response({"kind": "Status", "code": self.says, "message": "no!"}, status=self.says)
         if "admissionpolicies" in request.path:
@@ -523,6 +526,17 @@ async def test_what_the_proof_of_the_hold_says(
     surely = holds and there == FOUR and says == 200
     assert found == Held(mode, surely, told)
     assert found.reason == f"{'HeldBy' if surely else 'NotHeldBy'}{mode.capitalize()}"
+
+
+async def test_of_policies_that_an_api_server_cannot_have_nobody_is_told_to_install_them_again() -> None:
+    """One of several that are being upgraded, or that were taken back to an older version."""
+    wanted = [{"kind": "MutatingAdmissionPolicy", "metadata": {"name": name}} for name in FOUR]
+    async with Judge() as cluster, Client.plain(cluster.url, token="admin-token") as client:
+        cluster.there, cluster.older, cluster.holds = FOUR, True, False
+        found = await prove(client, NAMES, "default", "policy", wanted=wanted)
+    assert not found.holds
+    assert "install" not in found.message
+    assert "this API server has no MutatingAdmissionPolicies" in found.message
 
 
 @pytest.mark.parametrize(("says", "served"), [(200, True), (403, True), (404, False)])
