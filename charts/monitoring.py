@@ -67,7 +67,7 @@ ALERTS: tuple[Alert, ...] = (
         "A replica of Muster ends again and again",
         "For half an hour some replica was always less than ten minutes old. kubectl -n @NAMESPACE@ describe pods -l "
         "app.kubernetes.io/component=controller says why, under Last State and in its Events. OOMKilled: raise "
-        "resources.limits.memory of the chart (some 200 MB, and 10 KB for each job with one pod, finished jobs "
+        "resources.limits.memory of the chart (some 160 MB, and 7 KB for each job with one pod, finished jobs "
         f"too: ttlSecondsAfterFinished deletes jobs). Liveness probe failed: give it more CPU. Error: {_LOGS} "
         "--previous has the reason in its last lines. Nothing is lost or given away twice by restarts, and gangs "
         "that run go on; but each new leader first reads all lists, and others wait.",

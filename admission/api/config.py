@@ -219,8 +219,8 @@ class LeaderElection(Section):
 
     leader_elect: bool = True
     """False: this replica leads at once. Only for a single replica."""
-    resource_name: ObjectName = "muster-controller"
-    """Name of the Lease."""
+    resource_name: Literal["muster-controller"] = "muster-controller"
+    """Name of the Lease. The controller's roles and the commands know no other."""
     resource_namespace: ObjectName | None = None
     """Namespace of the Lease. If not set: the one that the controller runs in."""
     lease_duration: LongDuration = 15.0

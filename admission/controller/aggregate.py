@@ -20,6 +20,7 @@ from admission.controller import certificates
 from admission.controller.certificates import Certificates
 from admission.controller.hooks import kept
 from admission.kube.client import ApiError, Client, Conflict, Kind, NotFound
+from admission.kube.flow import Told
 from admission.names import Names
 
 log = structlog.get_logger("muster.web")
@@ -51,6 +52,7 @@ class Aggregate:
         self._now = now or client.clock.wall
         self._held: Certificates | None = None
         self._trusted = ""
+        self._unseen, self._unknown = Told(), Told()
         self.context: ssl.SSLContext | None = None
 
     async def run(self, serve: Callable[[ssl.SSLContext], Awaitable[None]]) -> None:
@@ -60,12 +62,14 @@ class Aggregate:
         while True:
             try:
                 await self._look()
+                self._unseen.over()
                 if not served and self.context is not None:
                     await serve(self.context)
                     served = True
                 await asyncio.sleep(LOOK_S)
             except (ApiError, OSError, TimeoutError, ValueError) as error:
-                log.warning("visibility API not looked after", error=str(error), again_in_s=AGAIN_S)
+                tell = log.warning if self._unseen.due() else log.debug
+                tell("visibility API not looked after", error=str(error), times=self._unseen.times)
                 await asyncio.sleep(AGAIN_S)
 
     @property
@@ -92,8 +96,10 @@ class Aggregate:
             found = await self._client.get(_CONFIG)
             ca = self._believe(found.get("data") or {})
         except (ApiError, ValueError) as error:
-            log.warning("the front proxy of the API server is not known", error=str(error))
+            tell = log.warning if self._unknown.due() else log.debug
+            tell("the front proxy of the API server is not known", error=str(error), times=self._unknown.times)
             return
+        self._unknown.over()
         if ca != self._trusted:
             context.load_verify_locations(cadata=ca)
             # A browser has no such certificate, and asks for the page.

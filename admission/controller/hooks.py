@@ -88,7 +88,7 @@ class Hooks:
         self._held: Certificates | None = None
         self._runner: web.AppRunner | None = None
         self._writing = asyncio.Lock()
-        self._unrestored = Told()
+        self._unrenewed, self._unrestored = Told(), Told()
 
     def _hosts(self) -> Sequence[str]:
         if self._service is not None:
@@ -107,8 +107,10 @@ class Hooks:
                 await asyncio.sleep(self._look_every_s)
                 try:
                     await self._renew()
+                    self._unrenewed.over()
                 except (ApiError, OSError, TimeoutError, ValueError) as error:
-                    log.warning("certificate not looked after", error=str(error))
+                    tell = log.warning if self._unrenewed.due() else log.debug
+                    tell("certificate not looked after", error=str(error), times=self._unrenewed.times)
         finally:
             if self._runner is not None:
                 await self._parted(self._runner)
@@ -266,6 +268,9 @@ async def kept(
         except (AlreadyExists, Conflict):
             continue  # another replica was quicker
         except (Forbidden, Invalid) as error:
+            if raw is None and isinstance(error, Forbidden):
+                back = f"{error.message}; the chart makes the Secret {secret}: helm upgrade makes it again"
+                raise Forbidden(error.status, error.reason, back, error.body) from error
             # Due for renewal is not ended: a replica that would not start with it holds no jobs at all.
             if have is None or not certificates.serves(have, hosts, now):
                 raise

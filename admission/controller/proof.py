@@ -138,6 +138,11 @@ async def prove(
         if gone := await missing(client, wanted, where_served=mode == "webhook"):
             some = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
             again = f", and not all that guards it is there: install {some} again"
+            if mode == "policy" and not await policies_served(client):
+                again = (
+                    ", and this API server has no MutatingAdmissionPolicies: upgrade it to Kubernetes 1.36, or hold by "
+                    "webhook (helm upgrade, with hold: auto or webhook)"
+                )
         answer = await client.create(of_jobs(JOB).path(namespace), job, dry_run=True, fenced=False)
     except ApiError as error:
         if says_nothing(error):

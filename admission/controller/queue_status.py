@@ -54,13 +54,16 @@ def _counted(numbers: QueueNumbers, *, borrowed: bool) -> dict[str, Any]:
     }
 
 
-def next_sample(state: State, seen: Item[LocalQueue]) -> int | None:
-    """When the decayed usage of a LocalQueue is due to be noted again; None where no turns are taken by it."""
+def next_sample(state: State, seen: Item[LocalQueue], now: int) -> int | None:
+    """When the decayed usage of a LocalQueue is due to be noted again; None where no turns are taken by it. At once
+    where it was noted far ahead: the clock was set back since."""
     fairness, local = state.rules.usage_fairness, seen.value
     queue = state.cluster_queue(local.cluster_queue)
     if fairness is None or queue is None or not queue.usage_based_fairness:
         return None
     last = millis(_noted(seen).get("lastUpdate"))
+    if last > now + fairness.sampling_ms:
+        return now
     return last + fairness.sampling_ms if last else 0
 
 
@@ -76,7 +79,7 @@ def _sample(state: State, seen: Item[LocalQueue], numbers: QueueNumbers, now: in
     The first sample starts the count at nothing. Times are whole seconds on both ends, as they are stored, so that no
     part of an interval counts twice.
     """
-    due = next_sample(state, seen)
+    due = next_sample(state, seen, now)
     if due is None:
         unknown = state.rules.usage_fairness is not None and state.cluster_queue(seen.value.cluster_queue) is None
         return _noted(seen) or None if unknown else None
@@ -89,7 +92,7 @@ def _sample(state: State, seen: Item[LocalQueue], numbers: QueueNumbers, now: in
     amounts: dict[str, float] = {}
     fairness = state.rules.usage_fairness
     if due and fairness is not None:
-        amounts = order.consumed(fairness, dict(seen.value.consumed), at - seen.value.consumed_at, using)
+        amounts = order.consumed(fairness, dict(seen.value.consumed), max(0, at - seen.value.consumed_at), using)
     return {
         "consumedResources": {
             name: quantity.format_fraction(name, amount) for name, amount in sorted(amounts.items()) if amount

@@ -219,9 +219,11 @@ class Others:
                     for lease in map(msgspec.json.decode, page.items):
                         found[lease["metadata"]["namespace"]] = lease.get("spec") or {}
                 holders = {where: str(spec.get("holderIdentity") or "") for where, spec in found.items()}
+                # Whoever led once may have been removed, and have left a namespace that somebody else may edit.
+                leading = {where for where, rival in self._seen.items() if rival.holder or not holders.get(where)}
                 unknown = sorted(
                     where
-                    for where in found.keys() - self._seen.keys() - {self._home}
+                    for where in found.keys() - leading - {self._home}
                     if self._refused.get(where) != holders[where]
                 )
                 counts = {namespace: await self._may_lead(namespace) for namespace in unknown}
@@ -244,9 +246,10 @@ class Others:
                         holder=holders[namespace][:100],
                     )
                 self._refused[namespace] = holders[namespace]
-                continue
-            self._seen[namespace] = Rival(
-                self._client, namespace, self._name, who="another Muster", clock=self._clock, sleep=self._sleep
-            )
+                self._seen.pop(namespace, None)
+            elif namespace not in self._seen:
+                self._seen[namespace] = Rival(
+                    self._client, namespace, self._name, who="another Muster", clock=self._clock, sleep=self._sleep
+                )
         lead = [rival.judge(found.get(namespace, {})) for namespace, rival in self._seen.items()]  # each is told of it
         return any(lead)

@@ -144,9 +144,10 @@ class StaleQueues:
         """Seconds until the usage of some LocalQueue is to be noted again; None where turns are not taken by usage."""
         if self._rules.usage_fairness is None:
             return None
+        now = self._now()
         stored = [one for one in self._informers["LocalQueue"].store.values() if one.value is not None]
-        due = [at for one in stored if (at := queue_status.next_sample(self._state, one)) is not None]
-        return max(0.0, (min(due) - self._now()) / 1000) + 0.01 if due else None
+        due = [at for one in stored if (at := queue_status.next_sample(self._state, one, now)) is not None]
+        return max(0.0, (min(due) - now) / 1000) + 0.01 if due else None
 
     async def write(self, most: tuple[int, int] | None = None, group: asyncio.TaskGroup | None = None) -> int:
         """Write queue statuses that differ from what is stored, first of queues that turned, then those not written for

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -27,6 +27,8 @@ SLACK_MS = 2_000
 _QUICK_MS = 5_000
 """An answer that took longer says little."""
 _EVERY_MS = 1_000
+_MOST = 8
+"""So many times that it was set ahead are kept: a clock that runs slow is, by little, for ever."""
 
 
 def steady() -> Callable[[], int]:
@@ -37,14 +39,33 @@ def steady() -> Callable[[], int]:
 
 @dataclass(frozen=True, slots=True)
 class SetAhead:
-    """The API server's clock was last set ahead at `at`, by the clock as it was, and by so much; ms."""
+    """The API server's clock was last set ahead at `at`, by the clock as it was, and by so much; ms. `earlier`: the
+    same of the times before that, the first first."""
 
     at: int = 0
     by: int = 0
+    earlier: tuple[tuple[int, int], ...] = ()
 
     def now(self, then: int) -> int:
         """A time that somebody wrote down, by the clock as it is now: what lasts since then lasts no longer."""
-        return then + self.by if 0 < then <= self.at else then
+        for at, by in (*self.earlier, (self.at, self.by)):
+            if 0 < then <= at:
+                then += by
+        return then
+
+    def further(self, at: int, by: int) -> SetAhead:
+        """It was set ahead once more."""
+        return SetAhead(at, by, (*self.earlier, (self.at, self.by))[-_MOST:] if self.at else ())
+
+    def back(self, by: int) -> SetAhead:
+        """It was set back by so much: to where it would be, mostly, had it not been set ahead."""
+        left = self
+        while left.at and by > SLACK_MS:
+            if by < left.by - SLACK_MS:
+                return replace(left, by=left.by - by)
+            by -= left.by
+            left = SetAhead(*left.earlier[-1], left.earlier[:-1]) if left.earlier else NOT_SET
+        return left
 
 
 NOT_SET = SetAhead()
@@ -99,8 +120,8 @@ class ServerClock:
         was, was_ahead_ms = self.now(), self.ahead_ms
         self._before = None
         self.ahead_ms = 0 if least - SLACK_MS <= 0 <= most + SLACK_MS else (least + most) // 2
-        if self._known and self.ahead_ms < was_ahead_ms:
-            self.set_ahead = SetAhead(was, was_ahead_ms - self.ahead_ms)
+        if self._known and (by := was_ahead_ms - self.ahead_ms):
+            self.set_ahead = self.set_ahead.further(was, by) if by > 0 else self.set_ahead.back(-by)
         self._known = True
         if self.ahead_ms:
             # Of several API servers one may go wrong: who speaks changes all the time.

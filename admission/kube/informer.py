@@ -99,7 +99,8 @@ class Informer(Generic[T]):
     decode: raw JSON of one object -> T; it may raise. on_change: (None, new) added, (old, new) changed, (old, None)
     gone. on_bad: called with the key and the error of what could not be decoded. optional: a kind that is not served
     (its CRD is not installed) counts as empty, and is looked for again every `absent_retry` seconds. withheld: so does
-    one that may not be listed; what was seen of it stays in `store`, unless it `forgets`. watch_seconds: range of a
+    one that may not be listed; what was seen of it stays in `store`, unless it `forgets`, also where it is not served
+    any more: of several API servers one may be older. watch_seconds: range of a
     watch's own timeout. stall_seconds: reconnect after that much silence; servers send a bookmark each minute.
     backoff: (base, cap) of the pauses, seconds; shorter ones where nobody answers. clock, sleep: monotonic seconds, and
     waiting for some.
@@ -341,7 +342,7 @@ class Informer(Generic[T]):
             self._absent += 1
             if self._optional and (not self.store or self._absent >= 3):
                 # Once may be a server that has not yet read its CRDs: a full copy is given up only for good reason.
-                for key in [] if withheld and not self._forgets else list(self.store):
+                for key in [] if self._withheld and not self._forgets else list(self.store):
                     self._remove(key)
                 self.resource_version = ""
                 self._heard_at = self._clock()

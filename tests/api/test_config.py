@@ -139,6 +139,8 @@ def test_what_follows_from_the_group(text: str, group: str, preset: str, default
         ("resources: {transformations: [{input: a}, {input: a}]}", "a is transformed twice"),
         ("resources: {transformations: [{input: a, outputs: {b: -1}}]}", "write an amount from 0"),
         ("leaderElection: {leaseDuration: 5s}", "leaseDuration > renewDeadline > retryPeriod"),
+        # Nobody has rights to it, and `muster release-all` would release what its holder leads.
+        ("leaderElection: {resourceName: other}", "resourceName: Unsupported value 'other': write 'muster-contr"),
         ("clientConnection: {kubeAPIQPS: 0}", "kubeAPIQPS"),
         ("metrics: {bindAddress: 8080}", "write host:port or :port"),
         ("metrics: {bindAddress: ':99999'}", "write host:port or :port"),

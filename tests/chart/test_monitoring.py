@@ -145,6 +145,19 @@ def test_a_replica_that_ends_again_and_again_is_told_though_others_do_not(
     assert bool(evaluate(asked(alert.expr), began | other, down | other, now=NOW)) == fires
 
 
+def test_how_much_memory_a_job_takes_is_told_as_it_was_measured() -> None:
+    """By the alert as by the page: whoever raises the limit goes by one of them."""
+    page = (CHART.parents[1] / "docs" / "scale.md").read_text("utf-8")
+    asked = r"(\d+) MB, and for each Workload ([\d.]+) KB, .* each pod ([\d.]+) KB and each Job ([\d.]+) KB"
+    measured = re.search(asked, page)
+    assert measured is not None
+    base, workload, pod, job = map(float, measured.groups())
+    (alert,) = [one for one in ALERTS if one.name == "MusterRestarts"]
+    told = re.search(r"some (\d+) MB, and (\d+) KB for each job with one pod", alert.runbook)
+    assert told is not None
+    assert [float(one) for one in told.groups()] == [base, math.ceil(workload + pod + job)]
+
+
 @needs_parser
 @pytest.mark.parametrize(("reason", "cause"), REPEATED)
 def test_the_first_burst_of_evictions_is_seen(reason: str, cause: str, run: tuple[Scrape, Scrape]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from admission.controller.aggregate import SECRET, Aggregate
 from admission.kube.client import Client, Conflict
@@ -147,6 +148,16 @@ async def test_no_leaf_is_served_whose_ca_callers_do_not_know(client: Client, mo
     assert one.made.ends_at == ended
     await one.look()
     assert one.made.ends_at > ended
+
+
+async def test_that_the_front_proxy_is_not_known_is_told_now_and_then(client: Client) -> None:
+    """It is looked for each minute, for months."""
+    one = Replica(client)
+    with capture_logs() as lines:
+        for _ in range(5):
+            await one.look()
+    told = [line["event"] for line in lines if line["log_level"] != "debug"]
+    assert told == ["the front proxy of the API server is not known"]
 
 
 async def test_the_page_is_served_without_an_api_service_and_without_a_front_proxy(client: Client) -> None:

@@ -346,6 +346,32 @@ async def test_what_keeps_it_from_being_written_again_is_told_now_and_then(world
         assert (await world.client.get(CONFIGURATIONS))["webhooks"]
 
 
+async def test_whoever_deletes_the_secret_is_told_how_it_comes_back(world: World, port: int) -> None:
+    """The chart makes it, and with it the right to create one is not needed. Now and then, and not at each look."""
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    async with replica(world, port) as hooks:
+        await _deleted(world)
+        world.denied.add("POST secrets")
+        hooks._look_every_s = 0.001
+        looks = 0
+
+        async def looked() -> bool:
+            nonlocal looks
+            looks += 1
+            await asyncio.sleep(0.01)
+            return looks > 20
+
+        with capture_logs() as lines:
+            running = asyncio.ensure_future(hooks.run())
+            await until(looked)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        told = [line for line in lines if line["log_level"] != "debug"]
+        assert [line["event"] for line in told] == ["certificate not looked after"]
+        assert len(lines) > 3
+        assert f"the chart makes the Secret {SECRET}: helm upgrade" in told[0]["error"]
+
+
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "certs"
     with pytest.raises(OSError, match=r"tls\.crt"):

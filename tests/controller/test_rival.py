@@ -221,3 +221,22 @@ def test_of_two_that_lead_one_stays(home: str, has_rights: bool, ends: bool) -> 
         assert loop.time() <= 135 or not ends
 
     virtually(main)
+
+
+def test_who_has_lost_the_rights_since_it_led_is_believed_no_more() -> None:
+    """Muster was removed from there, and whoever may edit the namespace writes a Lease of its name."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        leases = Leases({"default": lambda now: lease(now if now > 200 else min(now, 60))})
+
+        async def may_lead(namespace: str) -> bool:
+            return namespace == "home" or loop.time() < 100
+
+        others = Others(leases, "home", "muster-controller", may_lead, clock=loop.time)
+        await others.gone()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(others.watch(), 600)
+        assert others.why() == ""
+
+    virtually(main)

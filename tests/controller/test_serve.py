@@ -103,13 +103,13 @@ async def until(look: Callable[[], Any]) -> Any:
             await asyncio.sleep(0.02)
 
 
-async def test_its_lease_has_the_name_and_the_times_of_the_file() -> None:
+async def test_its_lease_is_where_the_file_says_and_has_its_times() -> None:
     times = "leaseDuration: 21s, renewDeadline: 14s, retryPeriod: 3s"
-    text = f"leaderElection: {{resourceName: other, resourceNamespace: elsewhere, {times}}}\n"
+    text = f"leaderElection: {{resourceName: muster-controller, resourceNamespace: elsewhere, {times}}}\n"
     async with served(text) as (client, replica):
 
         async def held() -> bool:
-            lease = await client.get("/apis/coordination.k8s.io/v1/namespaces/elsewhere/leases/other")
+            lease = await client.get(LEASES.path("elsewhere", NAMES.lease_name))
             assert lease["spec"]["leaseDurationSeconds"] == 21
             return replica.elector is not None and lease["spec"]["holderIdentity"] == replica.elector.identity
 
@@ -475,8 +475,11 @@ class Judge(Cluster):
     holds = True
     there: tuple[str, ...] = ()
     says = 200
+    older = False
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
+        if self.older and "/mutatingadmissionpolicies" in request.path:
+            return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
         if self.says != 200 and (request.method == "POST" or "/mutatingadmissionpolicies" in request.path):
             return web.json_response({"kind": "Status", "code": self.says, "message": "no!"}, status=self.says)
         if "admissionpolicies" in request.path:
@@ -523,6 +526,17 @@ async def test_what_the_proof_of_the_hold_says(
     surely = holds and there == FOUR and says == 200
     assert found == Held(mode, surely, told)
     assert found.reason == f"{'HeldBy' if surely else 'NotHeldBy'}{mode.capitalize()}"
+
+
+async def test_of_policies_that_an_api_server_cannot_have_nobody_is_told_to_install_them_again() -> None:
+    """One of several that are being upgraded, or that were taken back to an older version."""
+    wanted = [{"kind": "MutatingAdmissionPolicy", "metadata": {"name": name}} for name in FOUR]
+    async with Judge() as cluster, Client.plain(cluster.url, token="admin-token") as client:
+        cluster.there, cluster.older, cluster.holds = FOUR, True, False
+        found = await prove(client, NAMES, "default", "policy", wanted=wanted)
+    assert not found.holds
+    assert "install" not in found.message
+    assert "this API server has no MutatingAdmissionPolicies" in found.message
 
 
 @pytest.mark.parametrize(("says", "served"), [(200, True), (403, True), (404, False)])

@@ -203,7 +203,7 @@ def test_usage_is_noted_once_an_interval_and_halves_in_a_half_life() -> None:
         seen = stored(status)
         state.apply(Put(seen.value))
         assert queue_status.local_queue_status(state, seen, at + 599_000) == status, "between samples nothing moves"
-        due = queue_status.next_sample(state, seen)
+        due = queue_status.next_sample(state, seen, at)
         assert due == at - at % 1000 + 600_000
         values.append(dict(seen.value.consumed).get("gpu", 0.0))
         assert millis(status["fairSharing"]["admissionFairSharingStatus"]["lastUpdate"]) == at - at % 1000
@@ -236,11 +236,30 @@ def test_usage_is_noted_anew_where_the_time_of_the_last_note_cannot_be_read() ->
     assert (noted["consumedResources"], millis(noted["lastUpdate"])) == ({}, 5_000)
 
 
+@pytest.mark.parametrize(("ahead_s", "noted_at"), [(599, 1_000_000_599_000), (365 * 86_400, 1_000_000_000_000)])
+def test_usage_that_was_noted_by_a_clock_far_ahead_is_noted_again(ahead_s: int, noted_at: int) -> None:
+    """Else it would stand still until then, and one LocalQueue have all turns."""
+    config = "admissionFairSharing: {usageHalfLifeTime: 10m, usageSamplingInterval: 10m}\n"
+    state = State(rules_of(load_config(HEAD + config)))
+    state.apply(Put(QUEUE))
+    state.apply(Put(LOCAL))
+    running(state, 20)
+    now = 1_000_000_000_000
+    said = {"consumedResources": {"gpu": "10"}, "lastUpdate": rfc3339(now + ahead_s * 1000)}
+    seen = stored({"fairSharing": {"weightedShare": 0, "admissionFairSharingStatus": said}})
+    state.apply(Put(seen.value))
+    status = queue_status.local_queue_status(state, seen, now)
+    seen = stored(status)
+    assert dict(seen.value.consumed) == {"gpu": 10.0}
+    assert seen.value.consumed_at == noted_at
+    assert queue_status.next_sample(state, seen, now) == noted_at + 600_000
+
+
 def test_without_it_nothing_is_noted() -> None:
     state = State(replace(rules_of(load_config(HEAD)), usage_fairness=None))
     state.apply(Put(QUEUE))
     state.apply(Put(LOCAL))
-    assert queue_status.next_sample(state, stored({})) is None
+    assert queue_status.next_sample(state, stored({}), 5_000) is None
     assert "fairSharing" not in queue_status.local_queue_status(state, stored({}), 5_000)
 
 

@@ -117,6 +117,32 @@ def test_that_the_api_servers_clock_is_set_ahead_is_known(ahead: int, by: int) -
         assert abs(told.by - by) <= 2_000
 
 
+YEAR = 365 * 86_400
+
+
+@pytest.mark.parametrize(
+    "leaps",
+    [[YEAR, -YEAR], [600, -200], [600, 600], [600, 900, -900], [600, 900, -1500], [600, -600] * 30, [3] * 30 + [YEAR]],
+    ids=lambda leaps: f"{leaps[:3]} of {len(leaps)}",
+)
+def test_what_was_begun_before_lasts_as_long_as_it_does_however_often_that_clock_is_set(leaps: list[int]) -> None:
+    """By NTP, to a wrong time and back. Where one of several API servers is wrong it depends on who answers. A clock
+    that merely runs slow is put right again and again."""
+    clocks = Clocks(0)
+    for _ in range(5):
+        clocks.true += 1_100
+        clocks.answer()
+    then, began = clocks.true, clocks.clock.local()
+    for by in leaps:
+        clocks.true, clocks.ahead = clocks.true + 1000 * by, clocks.ahead - 1000 * by
+        for _ in range(5):
+            clocks.true += 1_100
+            clocks.answer()
+    lasted = clocks.clock.now() - clocks.clock.set_ahead.now(then)
+    forgotten = 1000 * sum(by for by in leaps if by == 3)  # what is little may be
+    assert abs(lasted - (clocks.clock.local() - began)) <= 3_000 + forgotten
+
+
 def test_of_api_servers_whose_clocks_differ_little_is_said() -> None:
     clocks = Clocks(0)
     with capture_logs() as lines:
