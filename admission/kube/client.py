@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self, cast
 from urllib.parse import quote, urlencode
@@ -432,7 +432,7 @@ class Client:
     def _open(self) -> None:
         self._unary = self._session(limit=self.flow.most)
         self._beside = {}
-        self._streams = self._session(limit=0)
+        self._streams = self._session(limit=0, requests=False)
         self._opened_with = self._who.certificates
 
     async def _sessions(self, urgent: str = "") -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
@@ -450,12 +450,12 @@ class Client:
             self._beside[urgent] = self._session(limit=_BESIDE)
         return self._beside[urgent] if urgent else self._unary, self._streams
 
-    def _session(self, *, limit: int) -> aiohttp.ClientSession:
+    def _session(self, *, limit: int, requests: bool = True) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
             limit=limit,
             ssl=self._who.tls if self._who.tls is not None else True,
             keepalive_timeout=30.0,
-            socket_factory=_socket,
+            socket_factory=partial(_socket, taken_within=self.write_timeout) if requests else _socket,
         )
         session = aiohttp.ClientSession(
             connector=connector,
@@ -964,14 +964,18 @@ class Client:
             raise Unavailable(0, "StreamBroken", f"{path}: {type(error).__name__} {error}", ambiguous=False) from error
 
 
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Of a connection, for this address."""
+def _socket(address: aiohttp.AddrInfoType, taken_within: float | None = None) -> socket.socket:
+    """Of a connection, for this address. taken_within: seconds; what the other machine has not taken by then is not
+    sent any more. A closed connection has the kernel try for minutes: a write that was given up would come after all.
+    """
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, much in _ALIVE.items():
         if hasattr(socket, name):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), much)
+    if taken_within is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(taken_within * 1000))
     return made
 
 

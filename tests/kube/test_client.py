@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -327,6 +330,36 @@ async def test_a_watch_asks_whether_the_other_machine_is_there(server: Server, c
     assert timers() == ["02"]
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
+
+
+SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux can be told, and asked")
+async def test_a_write_that_was_given_up_while_the_line_was_cut_does_not_come_when_it_is_back(server: Server):
+    """Else the kernel of a former leader's machine would send it for minutes after another has begun to lead."""
+    server.put("x")
+    async with Client.plain(server.url, write_timeout=1.0) as client:
+        await client.get(X)
+        line = server.requests[-1].transport.get_extra_info("socket")
+        at = f"0100007F:{line.getpeername()[1]:04X}"
+
+        def open_still() -> bool:
+            return any(each.split()[1] == at for each in Path("/proc/net/tcp").read_text().splitlines()[1:])
+
+        drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
+        line.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(drop_all)))
+        with pytest.raises(kube.Unavailable):
+            await client.merge_patch(X, {"data": {}})
+        for _ in range(100):
+            if not open_still():
+                break
+            await asyncio.sleep(0.01)
+        line.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+        async with asyncio.timeout(60):
+            while open_still() and not server.count("PATCH"):
+                await asyncio.sleep(0.01)
+        assert server.count("PATCH") == 0
 
 
 async def test_a_read_of_a_slow_server_is_waited_for_ever_more_patiently(server: Server):
