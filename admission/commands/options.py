@@ -524,15 +524,10 @@ async def _names(params: dict[str, Any], kinds: Sequence[str]) -> list[tuple[str
 
 
 def _contexts(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
-    import os
-    from pathlib import Path
+    from admission.kube.credentials import kubeconfigs
 
-    import yaml
-
-    path = ctx.params.get("kubeconfig") or os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-    try:
-        said = yaml.safe_load(Path(path or Path.home() / ".kube" / "config").read_text(encoding="utf-8"))
-        known = [str(entry["name"]) for entry in said["contexts"]]
-    except Exception:  # as above
-        return []
+    known: dict[str, None] = {}
+    for said in kubeconfigs(ctx.params.get("kubeconfig")):
+        with suppress(Exception):  # as above
+            known |= dict.fromkeys(str(entry["name"]) for entry in said["contexts"])
     return [CompletionItem(name) for name in known if name.startswith(typed)]

@@ -21,7 +21,7 @@ from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, WorkloadSeen
 from admission.engine.model import Pairs, PodSet
 from admission.jobs import devices, pins, values, volumes
-from admission.jobs.kinds import KIND_OF, JobKind, JobView, containers_of, labels_of, millis, obj, text, view
+from admission.jobs.kinds import JobKind, JobView, containers_of, labels_of, millis, obj, owner_in, text, view
 from admission.jobs.requests import of_jobset
 from admission.kube.client import Kind
 from admission.names import (
@@ -260,7 +260,7 @@ def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
             paused=meta.annotations.get(names.pause_label) == "true",
             kept_out=_kept_out(status),
             max_execution_s=int(limit) if limit else None,
-            owner=_controller(meta.owner_references),
+            owner=owner_in(meta.owner_references),
             gated_by=str(meta.annotations.get(names.gated_by_annotation, "")),
             priority_class=_class_of(spec.priority_class_ref),
             defaults=str(meta.annotations.get(names.defaults_annotation, "")),
@@ -277,16 +277,6 @@ def _kept_out(status: dict[str, Any]) -> str:
 
 def _class_of(ref: dict[str, Any] | None) -> str:
     return str(ref.get("name", "")) if ref and ref.get("kind") == "WorkloadPriorityClass" else ""
-
-
-def _controller(owners: list[dict[str, Any]]) -> tuple[str, str]:
-    for ref in owners:
-        if ref.get("controller"):
-            kind, group = str(ref.get("kind", "")), str(ref.get("apiVersion", "")).rpartition("/")[0]
-            ours = KIND_OF[kind].group if kind in KIND_OF else group
-            # Other groups have kinds of the same name.
-            return kind if not group or group == ours else f"{kind}.{group}", str(ref.get("name", ""))
-    return "", ""
 
 
 class _PodMeta(msgspec.Struct, rename="camel"):

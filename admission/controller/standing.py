@@ -35,6 +35,7 @@ from admission.jobs.kinds import (
     name_of,
     obj,
     objects,
+    owner_in,
     runs,
     text,
     texts,
@@ -68,11 +69,8 @@ def conditions_of(raw: Json) -> list[Json]:
 
 
 def owner_of(raw: Json) -> tuple[str, str]:
-    """(kind, name) of the controller of an object."""
-    for ref in objects(obj(raw.get("metadata")).get("ownerReferences")):
-        if ref.get("controller") is True:
-            return text(ref.get("kind")), text(ref.get("name"))
-    return "", ""
+    """(kind, name) of the controller of an object, as `owner_in` has it."""
+    return owner_in(objects(obj(raw.get("metadata")).get("ownerReferences")))
 
 
 def stop_policy_of(queue: Json | None) -> str:

@@ -18,7 +18,7 @@ import copy
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -805,6 +805,15 @@ def kind_of(raw: Json) -> JobKind | None:
     """The kind of an object, by its group and kind, whatever its version."""
     group = text(raw.get("apiVersion")).partition("/")[0]
     return next((kind for kind in KINDS if (kind.group, kind.kind) == (group, raw.get("kind"))), None)
+
+
+def owner_in(references: Iterable[Json]) -> tuple[str, str]:
+    """(kind, name) of the controller among owner references; "" where there is none. Other groups have kinds of the
+    same name as ours: of one of theirs the group stands behind it, KIND.GROUP."""
+    ref = next((one for one in references if one.get("controller") is True), {})
+    kind, group = text(ref.get("kind")), text(ref.get("apiVersion")).rpartition("/")[0]
+    ours = KIND_OF[kind].group if kind in KIND_OF else group
+    return kind if not group or group == ours else f"{kind}.{group}", text(ref.get("name"))
 
 
 YES_OR_NO: Mapping[str, bool] = {"true": True, "false": False}

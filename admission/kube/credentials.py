@@ -4,7 +4,7 @@ kubernetes_asyncio reads kubeconfigs (exec plugins, OIDC, token files, client ce
 nothing else of it is used, nor imported, and that only when a configuration is loaded (`_library`). What it does not do
 is done here: re-reading token files and exec plugins as they expire, once a minute or when the server says 401,
 reloading client certificates and the authority into the live TLS context; a plugin that hangs is given up; and a proxy
-of the environment, and whom a user acts as, are read as kubectl reads them.
+of the environment, the current context of several files, and whom a user acts as, are read as kubectl reads them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
@@ -25,6 +26,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import structlog
+import yaml
 
 _log = structlog.get_logger(__name__)
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -184,11 +186,25 @@ class _Files:
         return True
 
 
+def kubeconfigs(said: str | None = None) -> Iterator[dict[str, Any]]:
+    """The kubeconfigs of a path, or of several as $KUBECONFIG has them; else of $KUBECONFIG, or ~/.kube/config. What
+    cannot be read is left out."""
+    for path in (said or os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep):
+        found: Any = None
+        with suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
+            found = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            yield found
+
+
 async def from_kubeconfig(path: str | None = None, context: str | None = None) -> Credentials:
     """Raises kubernetes_asyncio's ConfigException, or OSError, when there is no usable configuration; ValueError, when
     the file is no kubeconfig at all, or names a proxy that cannot be spoken to."""
     library, new_configuration = _library()
     configuration = new_configuration()
+    if context is None and os.pathsep in (path or os.environ.get("KUBECONFIG") or ""):
+        # Of several the first that names one says it, as for kubectl; for the library it is the last.
+        context = next((str(said) for one in kubeconfigs(path) if (said := one.get("current-context"))), None)
     try:
         loader = await library.load_kube_config(
             config_file=path, context=context, client_configuration=configuration, persist_config=False

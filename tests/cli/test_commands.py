@@ -1872,6 +1872,17 @@ def test_a_file_that_is_no_kubeconfig_is_told_in_a_line(tmp_path: Path, text: st
     assert said in result.stderr
 
 
+async def test_completion_knows_the_contexts_of_all_kubeconfigs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As kubectl reads them: together, without those that are not there."""
+    for name in ("lab", "plant"):
+        (tmp_path / name).write_text(yaml.safe_dump({"contexts": [{"name": f"at-{name}"}, {"name": "shared"}]}))
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(str(tmp_path / name) for name in ("lab", "none", "plant")))
+    items = ShellComplete(cli, {}, "muster", "_MUSTER_COMPLETE").get_completions(["why", "--context"], "")
+    assert [item.value for item in items] == ["at-lab", "shared", "at-plant"]
+
+
 async def test_completion_is_silent_where_there_is_no_cluster(tmp_path: Path) -> None:
     shell = ShellComplete(cli, {}, "muster", "_MUSTER_COMPLETE")
     given = ["why", "--kubeconfig", str(tmp_path / "none")]

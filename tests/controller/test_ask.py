@@ -1229,6 +1229,16 @@ async def test_whose_job_was_deleted_without_its_pods_is_told_apart(world: World
         await world.ask().why(f"workload/{name}", "ml")
 
 
+async def test_a_job_of_another_group_is_no_job_of_that_name(world: World, tmp_path: Path) -> None:
+    """The page, the log and conditions call it so, too."""
+    await lab(world)
+    made = workload(job("train") | {"metadata": {"name": "train", "namespace": "ml", "uid": "u-1"}}, {})
+    made["metadata"]["ownerReferences"][0]["apiVersion"] = "batch.volcano.sh/v1alpha1"
+    await world.put(made)
+    named = (await run(world, tmp_path, "jobs", "-n", "ml", "-o", "name")).stdout.split()
+    assert named == ["job.batch.volcano.sh/train"]
+
+
 async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:
     await lab(world)
     why = waiting(Why(Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT, (SHORT,)))

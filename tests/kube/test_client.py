@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import gc
 import json
+import os
 import socket
 import ssl
 import struct
@@ -859,6 +860,19 @@ def _config(tmp_path: Path, server: str, user: dict[str, Any] | None = None, **c
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(config))
     return str(path)
+
+
+async def test_of_several_kubeconfigs_the_first_that_names_one_says_which_context_is_current(tmp_path: Path) -> None:
+    """As for kubectl, beside which one types."""
+    paths = [tmp_path / "none"]
+    for name in ("people", "lab", "plant"):
+        (tmp_path / name).mkdir()
+        path = Path(_config(tmp_path / name, f"http://{name}.example.com"))
+        told = json.loads(path.read_text().replace('"a"', f'"{name}"').replace('"c"', f'"{name}"'))
+        path.write_text(json.dumps(told if name != "people" else told | {"current-context": ""}))
+        paths.append(path)
+    made = await credentials.from_kubeconfig(os.pathsep.join(map(str, paths)))
+    assert made.base_url == "http://lab.example.com"
 
 
 API, TEN, SIX = "https://api.example.com:6443", "https://10.1.2.3:6443", "https://[fd00::1]:6443"
