@@ -30,9 +30,10 @@ The judge replays the log: it knows at each revision what existed then, and comp
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from e2e.api_client import Object, condition, finished
@@ -689,20 +690,61 @@ def check_quiet(events: Iterable[Object], user: str) -> list[Violation]:
 def check_fencing(
     events: Iterable[Object], leaders: Sequence[str], identify: Callable[[Object], str]
 ) -> list[Violation]:
-    """I10: `leaders` in the order in which they led; `identify` tells from an audit event whose request it was."""
-    rank = {leader: index for index, leader in enumerate(leaders)}
+    """I10: `leaders` in the order in which they led, one who led again stands there again; `identify` tells from an
+    audit event whose request it was."""
     highest: dict[str, int] = {}
     violations = []
-    for event in sorted(events, key=lambda event: str(event["stageTimestamp"])):
-        who = identify(event)
-        if who not in rank or not _is_write(event) or event["objectRef"]["resource"] == "leases":
+    for event, who, term in _by_terms(events, leaders, identify):
+        if event["objectRef"]["resource"] == "leases":
             continue
         target = _target(event)
-        if rank[who] < highest.get(target, 0):
+        if term < highest.get(target, 0):
             successor = leaders[highest[target]]
             violations.append(Violation("I10", 0, target, f"{event['verb']} by {who} after {successor} wrote it"))
-        highest[target] = max(rank[who], highest.get(target, 0))
+        highest[target] = max(term, highest.get(target, 0))
     return violations
+
+
+def terms(events: Iterable[Object], candidates: Iterable[str], identify: Callable[[Object], str]) -> list[str]:
+    """Who of the candidates held the Lease, in order, by who wrote it."""
+    known = set(candidates)
+    holders = [
+        who
+        for event in _in_time(events)
+        if _is_write(event) and event["objectRef"]["resource"] == "leases" and (who := identify(event)) in known
+    ]
+    return [who for who, _ in itertools.groupby(holders)]
+
+
+def unled(events: Iterable[Object], leaders: Sequence[str], identify: Callable[[Object], str]) -> list[Object]:
+    """What was written by those of the `leaders` (as of `check_fencing`) who did not lead any more."""
+    now, late = 0, []
+    for event, _, term in _by_terms(events, leaders, identify):
+        if event["objectRef"]["resource"] == "leases":
+            now = term
+        elif term < now:
+            late.append(event)
+    return late
+
+
+def _by_terms(
+    events: Iterable[Object], leaders: Sequence[str], identify: Callable[[Object], str]
+) -> Iterator[tuple[Object, str, int]]:
+    """(write, whose, in the how manieth term): the last one in which its writer led by then, as the Lease has it; where
+    no write of it is among the events, the first."""
+    now = 0
+    for event in _in_time(events):
+        who = identify(event)
+        if who not in leaders or not _is_write(event):
+            continue
+        if event["objectRef"]["resource"] == "leases" and who != leaders[now] and who in leaders[now + 1 :]:
+            now = leaders.index(who, now + 1)
+        led = [term for term, leader in enumerate(leaders[: now + 1]) if leader == who]
+        yield event, who, led[-1] if led else leaders.index(who)
+
+
+def _in_time(events: Iterable[Object]) -> list[Object]:
+    return sorted(events, key=lambda event: str(event["stageTimestamp"]))
 
 
 def end_state(log: EventLog | Sequence[Entry], group: str = "muster.dev") -> dict[str, str]:

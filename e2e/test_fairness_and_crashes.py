@@ -29,7 +29,7 @@ from e2e.installed import (
     jobset,
     local_queue,
 )
-from e2e.invariants import check, check_fencing, figures, report
+from e2e.invariants import check, check_fencing, figures, report, terms, unled
 
 JOBS = ("workloads", "jobs", "jobsets")
 
@@ -249,7 +249,6 @@ def test_a_leader_that_was_paused_past_its_lease_writes_nothing_more(muster: Ins
     cp.wait(lambda: second.leads, 60, "the other to lead")
     cp.wait(done(cp, "jobs", "team-b", "meanwhile-0"), 60, "work to go on")
     cp.create_all([job("team-a", f"late-{n}", 1 + n % 3, seconds=2) for n in range(8)])
-    resumed = cp.audit_mark()
     first.resume()
     for team, stem in (("team-a", "early"), ("team-b", "meanwhile"), ("team-a", "late")):
         cp.wait(done(cp, "jobs", team, *(f"{stem}-{n}" for n in range(8))), 60, f"all {stem} Jobs to finish")
@@ -260,21 +259,20 @@ def test_a_leader_that_was_paused_past_its_lease_writes_nothing_more(muster: Ins
         if event["user"].get("username") == USER and (event.get("objectRef") or {}).get("resource") in JOBS
     )
     assert min(wrote["first"], wrote["second"]) > 6, wrote
-    violations = check_fencing(events, [first.credential, second.credential], credential_of)
+    # Who was resumed may lead again by right: where the machine is slow the other loses the Lease in its turn.
+    leaders = terms(events, [first.credential, second.credential], credential_of)
+    assert leaders[:2] == [first.credential, second.credential], leaders
+    violations = check_fencing(events, leaders, credential_of)
     assert not violations, report(violations)
     late: list[Any] = [
         (event["verb"], event["objectRef"].get("resource"), event["objectRef"].get("name"))
-        for event in cp.audit_events(resumed)
-        if credential_of(event) == first.credential
-        and event["responseStatus"].get("code", 0) < 400
-        and event["objectRef"].get("resource") not in ("leases", "events")
-        and "dryRun=" not in event["requestURI"]  # the proof that jobs are held
+        for event in unled(events, leaders, credential_of)
     ]
     assert not late, late
     led = [line for line in first.lines() if line.get("event") == "leading" and "jobs" in line]
-    assert len(led) == 1, "it leads no more"
+    assert 1 <= len(led) <= leaders.count(first.credential), "it leads no more"
     holder = cp.get("leases", "muster-controller", "muster-system")["spec"]["holderIdentity"]
-    assert holder.startswith("second"), holder
+    assert holder.startswith("second" if leaders[-1] == second.credential else "first"), holder
 
 
 def _writes_of(events: Iterable[Object], replica: Replica) -> list[Object]:

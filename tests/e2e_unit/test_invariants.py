@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from e2e.event_log import ADDED, DELETED, MODIFIED, Entry
-from e2e.invariants import check, check_fencing, check_quiet, end_state, figures, replay, report
+from e2e.invariants import (
+    check,
+    check_fencing,
+    check_quiet,
+    end_state,
+    figures,
+    replay,
+    report,
+    terms,
+    unled,
+)
 
 GROUP = "muster.dev"
 Object = dict[str, Any]
@@ -902,3 +912,22 @@ def test_fencing() -> None:
     assert check_fencing([first, second, elsewhere, refused], ["one", "two"], who) == []
     violations = check_fencing([late, first, second], ["one", "two"], who)
     assert [(v.invariant, v.object) for v in violations] == [("I10", "workloads/team/x")]
+
+
+def test_who_leads_again_writes_by_right() -> None:
+    def who(event: Object) -> str:
+        return str(event["user"]["username"])
+
+    def lease(by: str, at: str) -> Object:
+        return request(by, "update", "leases", at=at)
+
+    first, second = request("one", "patch", "workloads", at="2"), request("two", "patch", "workloads", at="4")
+    again = request("one", "patch", "workloads", at="6")
+    paused = [lease("one", "1"), first, lease("two", "3"), second, again]
+    led = [*paused, lease("one", "5")]
+    assert terms(paused, ["one", "two"], who) == ["one", "two"]
+    assert terms(led, ["one", "two"], who) == ["one", "two", "one"]
+    assert unled(paused, terms(paused, ["one", "two"], who), who) == [again]
+    assert len(check_fencing(paused, terms(paused, ["one", "two"], who), who)) == 1
+    assert unled(led, terms(led, ["one", "two"], who), who) == []
+    assert check_fencing(led, terms(led, ["one", "two"], who), who) == []
