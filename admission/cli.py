@@ -82,8 +82,10 @@ def controller(
     """Run the controller."""
     from admission.api.config import ConfigError, load_config
 
-    # Until the loop runs and answers signals itself, there is nothing to be wound up.
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+    # Until the loop runs and answers signals itself, there is nothing to be wound up. The first process of a container
+    # hears none that it does not handle: it would begin, and perhaps lead, to be killed in the middle of it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
     # What tools made for Kueue's controller say: topologies always count, and memory is not profiled.
     del enable_tas, memprofile
     if log_level is None and zap_log_level:

@@ -232,15 +232,15 @@ async def requeue(ask: Ask, what: Again, *, dry_run: bool, told: Callable[[str],
             told(f"{subject} is paused ({label}) until {until}; waiting for that")
             await _until(ask, job, over, until)
         finally:
-            await asyncio.wait({pausing})
-            failed = pausing.exception()
-            if not (isinstance(failed, ApiError) and 400 <= failed.status < 500):  # that was refused, and never stood
-                try:
+            try:
+                await asyncio.wait({pausing})
+                failed = pausing.exception()
+                if not (isinstance(failed, ApiError) and 400 <= failed.status < 500):  # refused: it never stood
                     await pause(None)
-                except ApiError:
-                    lifts = f"muster requeue {subject} -n {job.namespace}"
-                    told(f"{subject} may still be paused ({label}): `{lifts}` lifts it")
-                    raise
+            except (ApiError, asyncio.CancelledError):  # cancelled again: whoever asked does not wait for it
+                lifts = f"muster requeue {subject} -n {job.namespace}"
+                told(f"{subject} may still be paused ({label}): `{lifts}` lifts it")
+                raise
 
     if not what.step:
         return Changes((Change(subject, Did.UNCHANGED, job.namespace, what.message),), dry_run)

@@ -435,6 +435,36 @@ async def test_requeue_that_is_told_to_end_takes_its_pause_back(
     assert not await paused(world)
 
 
+async def test_requeue_that_is_interrupted_twice_says_that_the_job_may_be_paused(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has no patience with an API server that takes its time."""
+    await runs(world)
+    route, lifting, release = world.sandbox._route, asyncio.Event(), asyncio.Event()
+
+    async def slowly(request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
+        if request.method == "PATCH" and request.path == f"{JOBS}/train" and await paused(world):
+            lifting.set()
+            await release.wait()
+            return aiohttp.web.Response(status=504)
+        return await route(request)
+
+    monkeypatch.setattr(world.sandbox, "_route", slowly)
+    given = ["requeue", "train", "-n", "ml", "--yes", "--kubeconfig", str(tmp_path / "kubeconfig")]
+    asked = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "admission.cli", *given), stderr=asyncio.subprocess.PIPE, preexec_fn=as_at_a_terminal
+    )
+    assert asked.stderr is not None
+    await asked.stderr.readline()  # that it is paused
+    asked.send_signal(signal.SIGINT)
+    await lifting.wait()
+    asked.send_signal(signal.SIGINT)
+    said = (await asked.stderr.read()).decode()
+    assert await asked.wait() == options.INTERRUPTED
+    release.set()
+    assert f"job/train may still be paused (label {NAMES.pause_label}): `muster requeue job/train -n ml` lifts" in said
+
+
 async def interrupted(asked: asyncio.subprocess.Process) -> int | None:
     """Its exit code. A signal just before it waits for input is heard when it has some, or with the next."""
     while asked.returncode is None:

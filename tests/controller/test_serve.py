@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import os
 import signal
 import socket
 import sys
@@ -822,6 +823,30 @@ async def test_it_is_alive_while_the_api_server_does_not_answer(tmp_path: Path) 
     await program.wait()
     open_.set()
     server.close()
+    assert program.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_who_is_ended_before_it_has_begun_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    """As the first process of a container it would never hear a signal for which it has no handler."""
+    there = tmp_path / "there"
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "interactiveMode": "Never"}
+    plugin |= {"args": ["-c", f"echo $$ > {there}.pid; mv {there}.pid {there}; exec sleep 600"]}
+    named = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "default"}}
+    kubeconfig = {"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [named]}
+    kubeconfig |= {"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]}
+    kubeconfig |= {"users": [{"name": "u", "user": {"exec": plugin}}]}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "admission.cli", "controller", "--kubeconfig", str(tmp_path / "kubeconfig")),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    async with asyncio.timeout(300):
+        while not there.exists():
+            await asyncio.sleep(0.01)
+        program.send_signal(number)
+        await program.wait()
+    os.kill(int(there.read_text()), signal.SIGKILL)
     assert program.returncode == 0
 
 

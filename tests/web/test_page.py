@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from admission.engine.model import Workload
+from admission.kube.client import Unavailable
 from admission.sandbox.store import User
 from admission.web import page, stories
 from admission.web.stories import Stories
@@ -100,6 +101,37 @@ async def test_strangers_with_tokens_do_not_take_the_places_of_writes(town: Runn
     told = await town.get("/api/me", "bob-token", 503)
     assert told["message"] == "too many callers wait to be looked up; try again in a moment"
     assert (await town.get("/api/me", "nobody-token"))["user"] == "nobody"  # is known
+
+
+async def test_who_cannot_be_answered_has_nothing_more_asked_for_him(
+    town: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each page asks again soon: what goes on for those that nobody waits for any more would add up."""
+    for i in range(5 * page.MOST_REVIEWS):
+        name = {"metadata": {"name": f"more-{i}"}}
+        await town.client.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", **name})
+        queue = {"apiVersion": NAMES.api_version, "kind": "LocalQueue", "metadata": {"name": "main"}}
+        path = f"/apis/{NAMES.api_version}/namespaces/more-{i}/localqueues"
+        await town.client.create(path, queue | {"spec": {"clusterQueue": "team-a"}})
+    await town.until(lambda: len(town.controller.state.local_queues) > 5 * page.MOST_REVIEWS)
+    reviews, release, asked = town.web.visibility._access._client, asyncio.Event(), []
+    create = reviews.create
+
+    async def slowly(path: str, obj: Json) -> Json:
+        if not obj["spec"].get("resourceAttributes", {}).get("namespace"):
+            return await create(path, obj)
+        asked.append(obj)
+        if len(asked) == 1:
+            raise Unavailable(0, "NoAnswer", "not in time")
+        await release.wait()
+        return await create(path, obj)
+
+    monkeypatch.setattr(reviews, "create", slowly)
+    await town.get("/api/me", "ann-token", 503)
+    release.set()
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert len(asked) <= page.MOST_REVIEWS
 
 
 async def test_what_is_shown_moves_with_the_job_and_with_time(town: Running, monkeypatch: pytest.MonkeyPatch) -> None:
