@@ -34,7 +34,8 @@ from admission.controller.setup import (
 )
 from admission.jobs.hold import Identities
 from admission.kube.access import Access, Unfenced
-from admission.kube.client import ApiError, Client, Fenced, TooManyRequests, Unavailable
+from admission.kube.client import ApiError, Client, Fenced, Forbidden, TooManyRequests, Unavailable
+from admission.kube.flow import Told
 from admission.kube.lease import LeaderElector, LeadershipLost
 from admission.names import JOBS_HELD
 
@@ -242,15 +243,16 @@ async def _mode(client: Client, config: Configuration) -> Any:
 
 
 async def _once_it_answers(ask: Callable[[], Awaitable[_Found]], what: str) -> _Found:
-    """The answer, when the API server is there to give one: who starts while it is away waits for it."""
-    told = False
+    """The answer, when the API server is there to give one: who starts while it is away waits for it. So does who may
+    not have what it needs: one that ended would be started ever later, when that is back."""
+    told = Told()
     while True:
         try:
             return await ask()
-        except (Unavailable, TooManyRequests, TimeoutError) as error:
-            if not told:
-                log.warning("waits for the API server", what=what, error=str(error))
-            told = True
+        except (Unavailable, TooManyRequests, TimeoutError, Forbidden) as error:
+            tell = log.warning if told.due() else log.debug
+            whom = "what it may not have" if isinstance(error, Forbidden) else "the API server"
+            tell(f"waits for {whom}", what=what, error=str(error))
             await asyncio.sleep(AGAIN_S)
 
 

@@ -666,6 +666,43 @@ async def test_who_starts_while_the_api_server_is_away_waits_for_it(hold: str, m
             await asyncio.gather(running, return_exceptions=True)
 
 
+class Keeps(Cluster):
+    """It lets nobody make Secrets, as the chart lets the controller."""
+
+    denies = True
+    asked = 0
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        if self.denies and request.method == "POST" and request.path.endswith("/secrets"):
+            self.asked += 1
+            return web.json_response({"kind": "Status", "code": 403, "reason": "Forbidden"}, status=403)
+        return await super()._route(request)
+
+
+async def test_a_replica_that_finds_no_secret_for_its_certificate_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody deleted it. One that ended would be started ever later, and no job be created long after it is back."""
+    monkeypatch.setattr("admission.controller.serve.AGAIN_S", 0.02)
+    cluster = Keeps()
+
+    async def comes_back() -> None:
+        while cluster.asked < 20:
+            await asyncio.sleep(0.02)
+        cluster.denies = False
+
+    coming = asyncio.ensure_future(comes_back())
+    with capture_logs() as lines:
+        async with served(given=cluster) as (_, replica):
+            await coming
+
+            async def proven() -> bool:
+                return replica.held is not None and replica.held.holds
+
+            await until(proven)
+    said = [line for line in lines if line["event"] == "waits for what it may not have"]
+    assert [line["log_level"] for line in said].count("warning") == 1
+    assert "helm upgrade" in said[0]["error"]
+
+
 async def test_who_makes_pods_and_children_is_said_by_the_file() -> None:
     """Names of the file may do what controllers do; the usual names, which it leaves out, may not."""
     text = "jobControllerUsers: [our-jobs]\njobsetControllerUsers: [our-jobsets]\n"
