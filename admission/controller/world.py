@@ -978,7 +978,7 @@ class World:
         hosts = self._hosts(job, seen) if self.lost_nodes or self._expelling else {}
         everywhere = frozenset[str]().union(*hosts.values())
         gone, gone_until = self._gone(seen, everywhere, now, runs=job is not None and not job.suspended)
-        bare, bare_until = self._bare(seen, now)
+        bare, bare_until = self._bare(job, seen, now)
         tainted = self._tainted(workload.value, hosts) if workload is not None else {}
         lost = tuple(sorted({*gone, *bare, *tainted, *self._not_back(seen)}))
         priority = workload.value.priority if workload is not None else 0
@@ -1483,17 +1483,23 @@ class World:
         return since
 
     def _hosts(self, job: JobView | None, seen: WorkloadSeen | None) -> dict[str, set[str]]:
-        """pod set -> the nodes that it has: those that its reservation names; where that names none (kube-scheduler
-        chooses, on elastic flavors), those on which its pods are. Of a job that survives its pods the latter are left
-        to its controller, which makes them anew on whatever node there is."""
+        """pod set -> the nodes that it has: those that its reservation names, but for those on which all of its pods
+        are done; where that names none (kube-scheduler chooses, on elastic flavors), those on which its pods are. Of a
+        job that survives its pods the latter are left to its controller, which makes them anew on whatever node there
+        is."""
         out: dict[str, set[str]] = {}
         if seen is None or seen.view.value.admission is None:
             return out
         for given in seen.view.value.admission.pod_sets:
             out[given.name] = {domain.values[-1] for domain in given.topology.domains} if given.topology else set()
+        there = self._pods_of_owner.get((seen.namespace, seen.uid), {}).values()
+        for name, left in job.left if job is not None and not job.suspended else ():
+            standing = [pod.node for pod in there if pod.pod_set == name and not pod.done]
+            if name in out and len(standing) == left and all(standing):
+                out[name] &= set(standing)
         if job is None or job.survives or not self.state.rules.capacity_unless_elastic or not self._free_on:
             return out
-        for pod in self._pods_of_owner.get((seen.namespace, seen.uid), {}).values():
+        for pod in there:
             if _free(pod) and pod.pod_set in out and not pod.terminating:
                 out[pod.pod_set].add(pod.node)
         return out
@@ -1529,7 +1535,7 @@ class World:
                 until = due
         return out, until
 
-    def _bare(self, seen: WorkloadSeen | None, now: int) -> tuple[dict[str, str], int | None]:
+    def _bare(self, job: JobView | None, seen: WorkloadSeen | None, now: int) -> tuple[dict[str, str], int | None]:
         """Nodes whose devices a running gang has and which are gone from allocatable for a while: they and the kubelet
         are there, the devices are not; with what is left in words. And the next moment at which another counts. A
         kubelet that starts again has no devices for some seconds, so that not every one is lost; one whose device
@@ -1539,10 +1545,13 @@ class World:
         out: dict[str, str] = {}
         until: int | None = None
         wait = min(NODE_GONE_MS, self.lost_after_ms)
+        hosts: frozenset[str] | None = None
         for node in sorted(self._devices_held.get(seen.key, ())):
             at = (seen.key, node)
             short = self._short_of(seen.key, node)
-            if not short:
+            if short and hosts is None:
+                hosts = frozenset().union(*self._hosts(job, seen).values())
+            if not short or node not in (hosts or ()):
                 self._short.pop(at, None)
                 continue
             away = short.keys() <= set(self._away.get(node, ())) and self._all_run(seen, node)

@@ -2154,6 +2154,48 @@ def test_where_kube_scheduler_chooses_the_nodes_that_the_pods_are_on_are_the_gan
     assert not setting.woken
 
 
+@pytest.mark.parametrize("trouble", ["gone", "silent", "tainted", "short"])
+@pytest.mark.parametrize(
+    ("left", "there", "lost"),
+    [
+        (1, [pod("a", done=True), pod("b", node="n2")], ()),
+        (1, [pod("b", node="n2")], ()),  # Kubernetes has deleted what was done there
+        (0, [pod("a", done=True)], ()),
+        (None, [pod("a", done=True), pod("b", node="n2")], ("n1",)),  # its job has not said so
+        (2, [pod("b", node="n2")], ("n1",)),  # a pod went with the node, and comes again
+        (1, [pod("a", terminating=True), pod("b", node="n2")], ("n1",)),
+        (2, [pod("a", terminating=True), pod("b", node="n2")], ("n1",)),
+        (1, [pod("b", node="", pinned="n1")], ("n1",)),
+        (1, [pod("a"), pod("b", node="n2", done=True)], ("n1",)),
+    ],
+)
+def test_a_node_on_which_all_pods_are_done_is_lost_to_nobody(
+    trouble: str, left: int | None, there: list[PodView], lost: tuple[str, ...]
+) -> None:
+    """An autoscaler removes it, or somebody repairs it, while the others run for days."""
+    setting = Setting()
+    world = setting.world
+    at = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 1), Domain(("n2",), 1)))
+    world.job_seen(replace(JOB, left=() if left is None else (("main", left),)))
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (replace(ON_N1, topology=at),)))))
+    for one in there:
+        world.pod_seen(one)
+    whole = (("gpu.example/gpu", 8),)
+    for name in ("n1", "n2"):
+        world.node_seen(Node(name, allocatable=whole))
+    match trouble:
+        case "gone":
+            world.node_gone("n1")
+        case "silent":
+            world.node_seen(down("n1", 5000))
+        case "tainted":
+            world.node_seen(Node("n1", allocatable=whole, taints=(Taint("repair", "", "NoExecute"),)))
+        case "short":
+            world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 0),)))
+    world.sight(KEY, 5000)
+    assert world.sight(KEY, 5000 + NODE_GONE_MS).lost_nodes == lost
+
+
 @pytest.mark.parametrize(
     ("levels", "found", "stranded"),
     [
