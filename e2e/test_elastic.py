@@ -71,7 +71,10 @@ def test_gangs_whose_nodes_go_start_anew_as_a_whole_and_fail_nobody(muster: Inst
     spot(cp)
     muster.started()
     with Autoscaler(cp, most=16):
-        cp.apply([job("team-a", name, 2, seconds=None) for name in ("deleted", "tainted", "untouched")])
+        jobs = {name: job("team-a", name, 2, seconds=None) for name in ("deleted", "tainted", "untouched")}
+        # As most jobs with GPUs have it. It bears some taints for good, and not the one that comes.
+        jobs["tainted"]["spec"]["template"]["spec"]["tolerations"] = [{"key": GPU, "operator": "Exists"}]
+        cp.apply(list(jobs.values()))
         cp.apply([jobset("team-a", "set", {"w": (2, 1)}, seconds=None)])
         names = ("deleted", "tainted", "untouched", "set")
         cp.wait(lambda: all(len(pods_of(cp, name)) == 2 for name in names), 60, "all to run")

@@ -1199,6 +1199,13 @@ POD_ROWS: dict[str, tuple[Object, Object, Object]] = {
         {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}]},
     ),
     "the flavor tolerates for good": ({"pin": "domain", "tolerations": "c=:NoSchedule,d=e:NoExecute"}, {}, {}),
+    "the flavor tolerates all for good": ({"pin": "domain", "tolerations": "c=:NoSchedule,=:NoExecute"}, {}, {}),
+    "some of its nodes are tainted": ({"pin": "domain", "tolerations": "muster.dev/no-such-taint=:NoExecute"}, {}, {}),
+    "some of the nodes of a Job are": (
+        {"pin": "domain"},
+        {},
+        {"tolerations": [{"key": "muster.dev/no-such-taint", "operator": "Exists", "effect": "NoExecute"}]},
+    ),
     "gates": ({"pin": "gates"}, {}, {}),
     "gates, others there": ({"pin": "gates"}, {}, {"schedulingGates": [{"name": "example.com/x"}]}),
     "gates, there": ({"pin": "gates"}, {}, {"schedulingGates": [{"name": NAMES.topology_gate}]}),

@@ -35,7 +35,7 @@ from admission.jobs.hold import (
     as_written,
 )
 from admission.jobs.kinds import JOB, JOBSET
-from admission.jobs.pins import DOMAIN, GATES, RANKS, REQUIRED, template_annotations, template_labels
+from admission.jobs.pins import DOMAIN, GATES, RANKS, REQUIRED, no_such_taint, template_annotations, template_labels
 from admission.jobs.requests import GANG_CLASS, NODE_NAME, SYSTEM_CLASSES, Limits, excess_words
 from admission.names import (
     DEFAULT_QUEUE,
@@ -808,10 +808,12 @@ def pins(names: Names, settings: Settings) -> list[Object]:
         + _patch("add", "'/spec/tolerations/-'", patience)
         + "])"
     )
+    bears_all = ["", no_such_taint(names)]
+    noted = [f"{key}=:{effect}" for key in bears_all for effect in ("", "NoExecute")]
     stays = (
         "(has(object.spec.tolerations) && object.spec.tolerations.exists(t, !has(t.tolerationSeconds) && "
-        "(!has(t.effect) || t.effect in ['', 'NoExecute']))) || "
-        "variables.tolerations.split(',').exists(p, p.endsWith(':') || p.endsWith(':NoExecute'))"
+        f"(!has(t.effect) || t.effect in ['', 'NoExecute']) && (!has(t.key) || t.key in {_texts(bears_all)}))) || "
+        f"variables.tolerations.split(',').exists(p, p in {_texts(noted)})"
     )
     hosts_path = _text("/metadata/annotations/") + " + jsonpatch.escapeKey(" + _text(names.hosts_annotation) + ")"
     pinned_path = _text("/metadata/annotations/") + " + jsonpatch.escapeKey(" + _text(names.pinned_annotation) + ")"

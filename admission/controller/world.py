@@ -76,6 +76,9 @@ NEVER = 1 << 62
 NODE_GONE_MS = 30_000
 """A node that is not well for so long, or whose devices are gone, is lost to what runs there; sooner, where pods on
 lost nodes are given up sooner."""
+AWAY_MS = 300_000
+"""So long a kubelet knows the devices of a plugin that has gone (one that is upgraded, say): pods that have them keep
+them, and run on."""
 EARLIER_MS = 5_000
 """Of times by two clocks, in whole seconds: what is earlier by more, is."""
 LAID_AT_ONCE = 1000
@@ -231,6 +234,8 @@ class World:
         self.nodes: set[str] = set()
         self._devices: dict[str, dict[str, int]] = {}
         """Extended resources of each node."""
+        self._away: dict[str, tuple[str, ...]] = {}
+        """Of nodes with devices that are `Node.away`: which."""
         self._short: dict[tuple[Key, str], int] = {}
         """(Workload, node) whose devices are gone -> since when it is seen so."""
         self._job_by_uid: dict[str, JobKey] = {}
@@ -838,6 +843,9 @@ class World:
         self._lost(node.name, node.lost_since, at)
         devices = {name: amount for name, amount in node.allocatable if "/" in name}
         before, self._devices[node.name] = self._devices.get(node.name, devices), devices
+        were_away = self._away.pop(node.name, ())
+        if node.away:
+            self._away[node.name] = node.away
         expels = tuple(taint for taint in node.taints if taint.effect == "NoExecute" and taint.key not in LOST_TAINTS)
         expelled = self._expelling.pop(node.name, ())
         if expels:
@@ -848,7 +856,7 @@ class World:
         if shuts or node.unschedulable:
             self._shut[node.name] = (*([CORDON] if node.unschedulable else ()), *shuts)
         self.apply(Put(node))
-        if before != devices or expelled != expels:
+        if before != devices or were_away != node.away or expelled != expels:
             self._wake_those_on(node.name)
 
     def node_gone(self, name: str) -> None:
@@ -860,6 +868,7 @@ class World:
             del self._node_by_host[host]
         self._unlaid |= self._neighbours.asking
         self._devices.pop(name, None)
+        self._away.pop(name, None)
         self._expelling.pop(name, None)
         self._shut.pop(name, None)
         self._silence.gone(name)
@@ -969,7 +978,7 @@ class World:
         hosts = self._hosts(job, seen) if self.lost_nodes or self._expelling else {}
         everywhere = frozenset[str]().union(*hosts.values())
         gone, gone_until = self._gone(seen, everywhere, now, runs=job is not None and not job.suspended)
-        bare, bare_until = self._bare(seen, now)
+        bare, bare_until = self._bare(job, seen, now)
         tainted = self._tainted(workload.value, hosts) if workload is not None else {}
         lost = tuple(sorted({*gone, *bare, *tainted, *self._not_back(seen)}))
         priority = workload.value.priority if workload is not None else 0
@@ -1474,17 +1483,23 @@ class World:
         return since
 
     def _hosts(self, job: JobView | None, seen: WorkloadSeen | None) -> dict[str, set[str]]:
-        """pod set -> the nodes that it has: those that its reservation names; where that names none (kube-scheduler
-        chooses, on elastic flavors), those on which its pods are. Of a job that survives its pods the latter are left
-        to its controller, which makes them anew on whatever node there is."""
+        """pod set -> the nodes that it has: those that its reservation names, but for those on which all of its pods
+        are done; where that names none (kube-scheduler chooses, on elastic flavors), those on which its pods are. Of a
+        job that survives its pods the latter are left to its controller, which makes them anew on whatever node there
+        is."""
         out: dict[str, set[str]] = {}
         if seen is None or seen.view.value.admission is None:
             return out
         for given in seen.view.value.admission.pod_sets:
             out[given.name] = {domain.values[-1] for domain in given.topology.domains} if given.topology else set()
+        there = self._pods_of_owner.get((seen.namespace, seen.uid), {}).values()
+        for name, left in job.left if job is not None and not job.suspended else ():
+            standing = [pod.node for pod in there if pod.pod_set == name and not pod.done]
+            if name in out and len(standing) == left and all(standing):
+                out[name] &= set(standing)
         if job is None or job.survives or not self.state.rules.capacity_unless_elastic or not self._free_on:
             return out
-        for pod in self._pods_of_owner.get((seen.namespace, seen.uid), {}).values():
+        for pod in there:
             if _free(pod) and pod.pod_set in out and not pod.terminating:
                 out[pod.pod_set].add(pod.node)
         return out
@@ -1520,24 +1535,29 @@ class World:
                 until = due
         return out, until
 
-    def _bare(self, seen: WorkloadSeen | None, now: int) -> tuple[dict[str, str], int | None]:
+    def _bare(self, job: JobView | None, seen: WorkloadSeen | None, now: int) -> tuple[dict[str, str], int | None]:
         """Nodes whose devices a running gang has and which are gone from allocatable for a while: they and the kubelet
         are there, the devices are not; with what is left in words. And the next moment at which another counts. A
-        kubelet that starts again has no devices for some seconds, so that not every one is lost."""
+        kubelet that starts again has no devices for some seconds, so that not every one is lost; one whose device
+        plugin starts again has none for minutes, while whoever had some runs on."""
         if seen is None or seen.view.value.admission is None or not seen.view.value.admitted:
             return {}, None
         out: dict[str, str] = {}
         until: int | None = None
         wait = min(NODE_GONE_MS, self.lost_after_ms)
+        hosts: frozenset[str] | None = None
         for node in sorted(self._devices_held.get(seen.key, ())):
             at = (seen.key, node)
-            left = self._left_of_devices(seen.key, node)
-            if not left:
+            short = self._short_of(seen.key, node)
+            if short and hosts is None:
+                hosts = frozenset().union(*self._hosts(job, seen).values())
+            if not short or node not in (hosts or ()):
                 self._short.pop(at, None)
                 continue
-            due = self._short.setdefault(at, now) + wait
+            away = short.keys() <= set(self._away.get(node, ())) and self._all_run(seen, node)
+            due = self._short.setdefault(at, now) + (AWAY_MS if away else wait)
             if now >= due:
-                out[node] = left
+                out[node] = ", ".join(f"{there} of {held} {name}" for name, (there, held) in short.items())
             elif until is None or due < until:
                 until = due
         return out, until
@@ -1549,7 +1569,13 @@ class World:
             return []
         there = (node for node in told if node in self._devices_held.get(seen.key, ()))
         away = self.lost_nodes.keys()
-        return [one for one in there if one in away or one not in self.nodes or self._left_of_devices(seen.key, one)]
+        return [one for one in there if one in away or one not in self.nodes or self._short_of(seen.key, one)]
+
+    def _all_run(self, seen: WorkloadSeen, node: str) -> bool:
+        """Has a gang pods on a node, of which each is ready?"""
+        pods = self._pods_of_owner.get((seen.namespace, seen.uid), {}).values()
+        here = [pod for pod in pods if pod.node == node and not pod.done]
+        return bool(here) and all(pod.ready and not pod.terminating for pod in here)
 
     def _tainted(self, value: Workload, hosts: Mapping[str, set[str]]) -> dict[str, str]:
         """Nodes of a gang with a taint that takes its pods off them, and that taint. They are lost to the gang
@@ -1597,12 +1623,12 @@ class World:
             out.extend(one for part, more in check.tolerations if part == given.name for one in more)
         return tuple(out)
 
-    def _left_of_devices(self, key: Key, node: str) -> str:
-        """Of how many devices that its gangs hold there, up to this one in the order of their admission, a node has
-        fewer, in words; "" where it has them all."""
+    def _short_of(self, key: Key, node: str) -> dict[str, tuple[int, int]]:
+        """Of which devices a node has fewer than its gangs hold there, up to this one in the order of their admission:
+        (how many there are, how many are held); in the order of their names."""
         has = self._devices.get(node)
         if has is None:
-            return ""
+            return {}
         held: dict[str, int] = {}
         there = [
             self.workloads[other].view.value for other in self._workloads_on.get(node, ()) if other in self.workloads
@@ -1615,8 +1641,8 @@ class World:
                 short = [name for name in mine if held[name] > has.get(name, 0)]
                 known = self.devices.counting
                 if any(name in known for name in short) or (short and not self._renamed(value, node, mine)):
-                    return ", ".join(f"{has.get(name, 0)} of {held[name]} {name}" for name in sorted(short))
-        return ""
+                    return {name: (has.get(name, 0), held[name]) for name in sorted(short)}
+        return {}
 
     def _renamed(self, value: Workload, node: str, names: Collection[str]) -> bool:
         """Has a gang devices on a node whose class was counted by one of these names and is not any more?"""

@@ -297,6 +297,9 @@ class Node(Value, frozen=True):
     """Since when the node is not ready, or tainted NoExecute; 0 for one that is shut down, None while it is well."""
     ready_since: int = 0
     """Since when it is ready, if it is."""
+    away: tuple[str, ...] = ()
+    """Devices that it has and hands out none of now, sorted: mostly their plugin is being restarted, or all of them
+    are broken."""
 
 
 class PodUsage(Value, frozen=True):

@@ -46,6 +46,7 @@ from admission.jobs.pins import (
     RANKS,
     REQUIRED,
     is_gated,
+    no_such_taint,
     pinned_affinity,
     pointer,
     rank_host,
@@ -75,8 +76,8 @@ PRIORITY = 1_000_000_000
 
 PATIENCE_S = 300
 """For so long a taint NoExecute leaves a pod of a gang where it is, as a lost node does: its whole gang is suspended
-before, and a pod that is deleted fails most jobs for good. Not for a pod that stays on some tainted nodes for good, for
-of all tolerations of a taint the shortest counts."""
+before, and a pod that is deleted fails most jobs for good. That stands behind what else a pod tolerates, for of all
+that bear a taint Kubernetes takes the first."""
 
 
 CONTAINERS = ("containers", "initContainers")
@@ -555,7 +556,7 @@ def mutate_pod(pod: Json, names: Names) -> list[Operation]:
         *objects(spec.get("tolerations")),
         *tolerations_value(notes.get(names.tolerations_annotation, "")),
     ]
-    if not any(t.get("tolerationSeconds") is None and t.get("effect") in (None, "", "NoExecute") for t in tolerations):
+    if not any(_bears_all(one, names) for one in tolerations):
         tolerations.append({"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": PATIENCE_S})
     if tolerations != items(spec.get("tolerations")):
         patch.append({"op": "add", "path": "/spec/tolerations", "value": tolerations})
@@ -568,6 +569,12 @@ def mutate_pod(pod: Json, names: Names) -> list[Operation]:
     if names.hosts_annotation in notes:
         patch.append({"op": "remove", "path": pointer(("metadata", "annotations", names.hosts_annotation))})
     return patch
+
+
+def _bears_all(toleration: Json, names: Names) -> bool:
+    """Are all taints borne for good, or shall none be for a while?"""
+    for_good = toleration.get("tolerationSeconds") is None and toleration.get("effect") in (None, "", "NoExecute")
+    return for_good and toleration.get("key") in (None, "", no_such_taint(names))
 
 
 def is_patient(options: Json, *, limits: Limits = LIMITS) -> bool:

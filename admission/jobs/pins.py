@@ -289,7 +289,7 @@ def start(
         selector, tolerations = _additions(slot.pod_set, on[slot.pod_set], checks)
         elastic = {flavor.name for flavor in on[slot.pod_set] if flavor.elastic and assignment.topology is None}
         if not elastic.isdisjoint(tainted):
-            tolerations.append(_impatient(names))
+            tolerations.append(Toleration(no_such_taint(names), "Exists", "", "NoExecute"))
         form, hosts = _form(slot, assignment, can_rank=can_rank and not survives, budget=budget)
         listed = ",".join(hosts)
         budget -= len(listed)
@@ -356,11 +356,11 @@ def start(
     return Start(patch)
 
 
-def _impatient(names: Names) -> Toleration:
-    """Of a taint that no node has. Pods are given some minutes on a node whose taint would take them off at once, so
-    that the gang is stopped whole, but not those that tolerate some such taint for good; and kube-scheduler puts pods
-    with a few minutes onto tainted nodes as well."""
-    return Toleration(f"{names.group}/no-such-taint", "Exists", "", "NoExecute")
+def no_such_taint(names: Names) -> str:
+    """Key of a taint that no node has. Pods are given some minutes on a node whose taint would take them off at once,
+    so that the gang is stopped whole, but not those that tolerate this one for good: kube-scheduler puts pods with a
+    few minutes onto tainted nodes as well."""
+    return f"{names.group}/no-such-taint"
 
 
 def _additions(

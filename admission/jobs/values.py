@@ -401,7 +401,10 @@ def node(raw: Json, names: Names) -> tuple[Node, tuple[str, ...]]:
         lost_since=min(since) if since else None,
         ready_since=turned if ready else 0,
     )
-    return value, tuple(problems)
+    own = dict(value.allocatable)
+    has = texts(status.get("capacity")).items()
+    away = (name for name, amount in has if "/" in name and not own.get(name) and _amount(name, amount, "", []))
+    return replace(value, away=tuple(sorted(away))), tuple(problems)
 
 
 def gang_of(labels: Mapping[str, str], names: Names) -> str:

@@ -17,7 +17,7 @@ from admission.controller.defaults import PriorityClassSeen
 from admission.controller.lifecycle import Beyond, Next, Reprioritize, Settings, SuspendJob, WorkloadView, next_step
 from admission.controller.silence import Silence
 from admission.controller.standstill import WINDOW_MS
-from admission.controller.world import NODE_GONE_MS, ORPHAN, PodView, WorkloadSeen, World
+from admission.controller.world import AWAY_MS, NODE_GONE_MS, ORPHAN, PodView, WorkloadSeen, World
 from admission.engine.model import (
     KUEUE,
     MUSTER,
@@ -817,6 +817,44 @@ def test_devices_that_are_gone_for_a_while_are_a_lost_node() -> None:
     world.node_seen(Node("n1", ready=False, lost_since=0, allocatable=(("gpu.example/gpu", 3), ("pods", 110))))
     gone = world.sight(KEY, 4000 + NODE_GONE_MS)
     assert (gone.lost_nodes, gone.short) == (("n1",), ()), "the node itself is not there"
+
+
+@pytest.mark.parametrize(
+    ("there", "away", "patience"),
+    [
+        ([pod("a"), pod("b"), pod("over", done=True, ready=False)], ("gpu.example/gpu",), AWAY_MS),
+        ([pod("a"), pod("b", node="n2", ready=False)], ("gpu.example/gpu", "x.example/nic"), AWAY_MS),
+        ([pod("a"), pod("b", ready=False)], ("gpu.example/gpu",), NODE_GONE_MS),  # not after a node has started anew
+        ([pod("a"), pod("b", terminating=True)], ("gpu.example/gpu",), NODE_GONE_MS),
+        ([pod("b", node="n2")], ("gpu.example/gpu",), NODE_GONE_MS),  # it was created anew, and waits
+        ([pod("a"), pod("b")], (), NODE_GONE_MS),  # its kubelet has given them up
+        ([pod("a"), pod("b")], ("x.example/nic",), NODE_GONE_MS),
+    ],
+)
+def test_devices_whose_plugin_starts_anew_are_left_to_pods_that_run_on(
+    there: list[PodView], away: tuple[str, ...], patience: int
+) -> None:
+    """Each upgrade of a device plugin would send all gangs back, one node after the other."""
+    setting = Setting()
+    world = setting.world
+    whole = Node("n1", allocatable=(("gpu.example/gpu", 4), ("pods", 110)))
+    none = Node("n1", allocatable=(("gpu.example/gpu", 0), ("pods", 110)), away=away)
+    world.node_seen(whole)
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (ON_N1,)), admitted=True)))
+    for one in there:
+        world.pod_seen(one)
+    world.node_seen(none)
+    sight = world.sight(KEY, 2000)
+    assert (sight.lost_nodes, sight.lost_at) == ((), 2000 + patience)
+    assert world.sight(KEY, 2000 + patience).short == (("n1", "0 of 4 gpu.example/gpu"),)
+    world.node_seen(whole)
+    world.sight(KEY, 400_000)
+    world.node_seen(none)
+    world.sight(KEY, 500_000)
+    setting.woken.clear()
+    world.node_seen(replace(none, away=()))
+    assert (KEY in setting.woken) == bool(away)
+    assert world.sight(KEY, 500_000 + NODE_GONE_MS).lost_nodes == ("n1",)
 
 
 @pytest.mark.parametrize("retain", [True, False])
@@ -2114,6 +2152,48 @@ def test_where_kube_scheduler_chooses_the_nodes_that_the_pods_are_on_are_the_gan
     setting.woken.clear()
     world.node_seen(Node("n1"))
     assert not setting.woken
+
+
+@pytest.mark.parametrize("trouble", ["gone", "silent", "tainted", "short"])
+@pytest.mark.parametrize(
+    ("left", "there", "lost"),
+    [
+        (1, [pod("a", done=True), pod("b", node="n2")], ()),
+        (1, [pod("b", node="n2")], ()),  # Kubernetes has deleted what was done there
+        (0, [pod("a", done=True)], ()),
+        (None, [pod("a", done=True), pod("b", node="n2")], ("n1",)),  # its job has not said so
+        (2, [pod("b", node="n2")], ("n1",)),  # a pod went with the node, and comes again
+        (1, [pod("a", terminating=True), pod("b", node="n2")], ("n1",)),
+        (2, [pod("a", terminating=True), pod("b", node="n2")], ("n1",)),
+        (1, [pod("b", node="", pinned="n1")], ("n1",)),
+        (1, [pod("a"), pod("b", node="n2", done=True)], ("n1",)),
+    ],
+)
+def test_a_node_on_which_all_pods_are_done_is_lost_to_nobody(
+    trouble: str, left: int | None, there: list[PodView], lost: tuple[str, ...]
+) -> None:
+    """An autoscaler removes it, or somebody repairs it, while the others run for days."""
+    setting = Setting()
+    world = setting.world
+    at = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 1), Domain(("n2",), 1)))
+    world.job_seen(replace(JOB, left=() if left is None else (("main", left),)))
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (replace(ON_N1, topology=at),)))))
+    for one in there:
+        world.pod_seen(one)
+    whole = (("gpu.example/gpu", 8),)
+    for name in ("n1", "n2"):
+        world.node_seen(Node(name, allocatable=whole))
+    match trouble:
+        case "gone":
+            world.node_gone("n1")
+        case "silent":
+            world.node_seen(down("n1", 5000))
+        case "tainted":
+            world.node_seen(Node("n1", allocatable=whole, taints=(Taint("repair", "", "NoExecute"),)))
+        case "short":
+            world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 0),)))
+    world.sight(KEY, 5000)
+    assert world.sight(KEY, 5000 + NODE_GONE_MS).lost_nodes == lost
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,9 @@ def test_no_page_has_what_a_merge_leaves_behind(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_a_page_is_tried_or_has_a_reason(page: str) -> None:
-    fences = len(re.findall(r"(?m)^ *```", (ROOT / page).read_text("utf-8")))
+    text = (ROOT / page).read_text("utf-8")
+    assert re.findall(r"(?m)^(?:<{7}|={7}|>{7}).*", text) == [], "a merge that was left half done"
+    fences = len(re.findall(r"(?m)^ *```", text))
     assert fences == 2 * len(blocks(page)), "a fence that is not closed, or with more than a language"
     for one in blocks(page):
         assert tried_by(one), f"{one.where}: nothing tries it: see tests/docs/blocks.py"

@@ -570,6 +570,7 @@ def test_a_job_that_started_with_less_may_be_applied_again_as_it_was_written(
 
 
 PATIENT = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": PATIENCE_S}
+NO_SUCH_TAINT = f"{NAMES.group}/no-such-taint"
 OWN = {"key": "own", "operator": "Exists"}
 PLACED = Flavor("f", node_labels=(("type", "h100"), ("zone", "a")), tolerations=(Toleration("gpu", "Exists"),))
 
@@ -728,15 +729,24 @@ def test_a_pod_keeps_what_its_owner_says_of_its_place() -> None:
         ([], "", [PATIENT]),
         ([{"key": "a", "operator": "Exists", "effect": "NoSchedule"}], "b=:NoSchedule", [PATIENT]),
         ([{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}], "", [PATIENT]),
-        ([{"key": "a", "operator": "Exists", "effect": "NoExecute"}], "", []),
-        ([{"key": "a", "operator": "Exists", "effect": ""}], "", []),
-        ([{"operator": "Exists"}], "", []),
-        ([], "a=b:NoExecute", []),
-        ([], "a=b:", []),
+        # Some are borne for good: of the tolerations that bear a taint Kubernetes takes the first.
+        ([{"key": "a", "operator": "Exists", "effect": "NoExecute"}], "", [PATIENT]),
+        ([{"key": "nvidia.com/gpu", "operator": "Exists"}], "", [PATIENT]),
+        ([], "a=b:NoExecute", [PATIENT]),
+        ([], "a=b:", [PATIENT]),
         ([], "a=b:NoExecute:60", [PATIENT]),
+        # All are.
+        ([{"operator": "Exists"}], "", []),
+        ([{"operator": "Exists", "effect": "NoExecute"}], "", []),
+        ([{"operator": "Exists", "effect": "NoSchedule"}], "", [PATIENT]),
+        ([], "=:", []),
+        ([], "=:NoExecute", []),
+        # Its nodes are not chosen, and some are tainted.
+        ([], f"{NO_SUCH_TAINT}=:NoExecute", []),
+        ([{"key": NO_SUCH_TAINT, "operator": "Exists", "effect": "NoExecute"}], "", []),
     ],
 )
-def test_taints_are_borne_for_a_while_unless_some_are_for_good(
+def test_taints_are_borne_for_a_while_unless_all_are_for_good(
     own: list[Json], by_flavor: str, given: list[Json]
 ) -> None:
     made = pod(tolerations=by_flavor)

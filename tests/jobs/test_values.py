@@ -266,6 +266,24 @@ def test_a_lost_node(spec: Json, conditions: list[tuple[str, str]], lost: int | 
     assert (node.lost_since, node.ready_since) == (lost, 1_767_225_600_000 if ("Ready", "True") in conditions else 0)
 
 
+@pytest.mark.parametrize(
+    ("capacity", "allocatable", "away"),
+    [
+        ({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": "0"}, ("nvidia.com/gpu",)),
+        ({"x.io/nic": "1", "nvidia.com/gpu": "8"}, {}, ("nvidia.com/gpu", "x.io/nic")),
+        ({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": "7"}, ()),
+        ({"nvidia.com/gpu": "0"}, {"nvidia.com/gpu": "0"}, ()),
+        ({"cpu": "8", "hugepages-2Mi": "1Gi"}, {"hugepages-2Mi": "0"}, ()),
+        ({"nvidia.com/gpu": "many"}, {}, ()),
+    ],
+)
+def test_devices_that_a_node_has_and_hands_out_none_of(
+    capacity: Json, allocatable: Json, away: tuple[str, ...]
+) -> None:
+    raw = {"metadata": {"name": "n"}, "status": {"capacity": capacity, "allocatable": allocatable}}
+    assert values.node(raw, NAMES)[0].away == away
+
+
 OF_A_GANG = {NAMES.managed_label: "true", NAMES.workload_uid_label: "w"}
 
 
