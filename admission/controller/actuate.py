@@ -487,7 +487,7 @@ class Actuator:
         """A live look whether pods that its start made run of which the copy does not know: a JobSet is over while they
         end. Raises ApiError."""
         pages = self._client.list_pages(
-            f"/api/v1/namespaces/{seen.namespace}/pods",
+            PODS.path(seen.namespace),
             label_selector=f"{self._names.workload_uid_label}={seen.uid}",
             field_selector="status.phase!=Succeeded,status.phase!=Failed",
             bare=True,

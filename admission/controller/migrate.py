@@ -21,7 +21,7 @@ from typing import Any
 from admission.controller import change
 from admission.controller.ask import Ask
 from admission.controller.change import Change, Changes, Did
-from admission.controller.resources import NODES, QUOTA, of_jobs, ours
+from admission.controller.resources import API_SERVICES, NODES, QUOTA, of_jobs, ours
 from admission.controller.standing import current, stop_policy_of
 from admission.controller.takeover import (
     KUEUE,
@@ -59,7 +59,6 @@ _WEBHOOKS = (
     Kind(_HOOKS, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False),
     Kind(_HOOKS, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False),
 )
-_API_SERVICES = Kind("apiregistration.k8s.io", "v1", "apiservices", "APIService", False)
 _DEPLOYMENTS = Kind("apps", "v1", "deployments", "Deployment")
 _MANAGERS = "control-plane=controller-manager"
 """Label of Kueue's Deployment, from its manifests as from its chart, and of some others'."""
@@ -180,7 +179,7 @@ async def _still_there(ask: Ask) -> list[Change]:
                 name = name_of(one)
                 why = "Kueue is still there: scale its controller to 0 and delete this before --apply"
                 out.append(Change(f"{kind.kind.lower()}/{name}", Did.REFUSED, message=why))
-    for one in await ask.read(_API_SERVICES) or ():
+    for one in await ask.read(API_SERVICES) or ():
         if text(obj(one.get("spec")).get("group")) == KUEUE.visibility_group:
             why = "nobody answers it once Kueue is stopped, and until it is gone no namespace of the cluster can be "
             why += "deleted: delete this before --apply"
