@@ -11,7 +11,6 @@ runs. Nor while its visibility API is registered: once nobody answers it, the de
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -418,24 +417,21 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
             continue
         mine = current(ours.get(job.uid, ()))
         managed.append(Managed(kind, raw, job, theirs, mine, tuple(children.get(job.uid, ()))))
-    places = asyncio.Semaphore(change.TOGETHER)
-
     away: list[ApiError] = []
 
-    async def placed(one: Managed) -> Change:
-        async with places:
-            row = Change(f"{one.view.kind.lower()}/{one.view.name}", Did.REFUSED, one.view.namespace)
-            if away:
-                return replace(row, message=change.not_tried(away[0]))
-            try:
-                return await _job(ask, one, known, dry_run=dry_run)
-            except ApiError as error:
-                if dry_run:
-                    raise
-                away.append(error)
-                return replace(row, message=change.unheard(error))
+    async def taken_over(one: Managed) -> Change:
+        row = Change(f"{one.view.kind.lower()}/{one.view.name}", Did.REFUSED, one.view.namespace)
+        if away:
+            return replace(row, message=change.not_tried(away[0]))
+        try:
+            return await _job(ask, one, known, dry_run=dry_run)
+        except ApiError as error:
+            if dry_run:
+                raise
+            away.append(error)
+            return replace(row, message=change.unheard(error))
 
-    rows += await asyncio.gather(*(placed(one) for one in managed))
+    rows += await change.together(taken_over, ((one,) for one in managed))
     # Variants of a job, one for each flavor, stand for its Workload: its row speaks for them.
     seen |= {text(obj(workload.get("metadata")).get("uid")) for workload in workloads}
     for workload in workloads:
