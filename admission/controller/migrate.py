@@ -22,16 +22,9 @@ from admission.controller.ask import Ask
 from admission.controller.change import Change, Changes, Did
 from admission.controller.resources import API_SERVICES, NODES, QUOTA, of_jobs, ours
 from admission.controller.standing import current, stop_policy_of
-from admission.controller.takeover import (
-    KUEUE,
-    Known,
-    Managed,
-    is_true,
-    status_of,
-    take_over,
-)
+from admission.controller.takeover import KUEUE, Known, Managed, status_of, take_over
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import items, labels_of, name_of, obj, objects, text, texts, view, whole
+from admission.jobs.kinds import condition, items, labels_of, name_of, obj, objects, text, texts, view, whole
 from admission.kube.client import AlreadyExists, ApiError, Kind, NotFound
 from admission.kube.lease import LEASES
 from admission.names import ADMITTED, DEFAULT_QUEUE, FINISHED, KUEUE_GROUP, Names
@@ -411,7 +404,7 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
         child = job.of_jobset or (job.owner is not None and job.uid not in by_owner and job.owner[2] in by_owner)
         if not job.queue or job.finished is not None or child:
             continue
-        theirs = current(one for one in by_owner.get(job.uid, ()) if not is_true(one, FINISHED))
+        theirs = current(one for one in by_owner.get(job.uid, ()) if not condition(one, FINISHED))
         if job.deleting:
             rows.append(Change(f"{job.kind.lower()}/{job.name}", Did.SKIPPED, job.namespace, _going(raw, theirs)))
             continue
@@ -436,7 +429,7 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
     seen |= {text(obj(workload.get("metadata")).get("uid")) for workload in workloads}
     for workload in workloads:
         refs = objects(obj(workload.get("metadata")).get("ownerReferences"))
-        if not is_true(workload, FINISHED) and not any(text(ref.get("uid")) in seen for ref in refs):
+        if not condition(workload, FINISHED) and not any(text(ref.get("uid")) in seen for ref in refs):
             where, name = change.key_of(workload)
             rows.append(Change(f"workload/{name}", Did.SKIPPED, where, _not_managed(workload, refs)))
     return rows
@@ -458,7 +451,7 @@ def _not_managed(workload: Json, refs: list[Json]) -> str:
     what = f"it stands for {kind} {text(refs[0].get('name'))}" if refs else "it stands for no object"
     what += f" and {len(refs) - 1} more" if len(refs) > 1 else ""
     what += ", which Muster does not manage"
-    runs = is_true(workload, ADMITTED)
+    runs = condition(workload, ADMITTED)
     then = "what it runs is not counted in any queue" if runs else "once Kueue is gone, nobody starts it"
     if kind == "Pod":
         # Pods of Deployments and the like have no finalizer.
