@@ -476,11 +476,12 @@ async def rules_in_use(session: Session) -> tuple[Any, Any, str]:
     """Those that the controller decides by, as its ConfigMap says, or of the preset; whose jobs it queues; and why that
     is not what a ConfigMap says that is there."""
     from admission.api.config import ConfigError, Configuration, load_config
+    from admission.controller.resources import CONFIG_MAPS
     from admission.kube.client import Forbidden, NotFound
 
     name, said, unread, known = session.names.config_map, Configuration(), "", False
     try:
-        found = await session.client.get(f"/api/v1/namespaces/{session.home}/configmaps/{name}")
+        found = await session.client.get(CONFIG_MAPS.path(session.home, name))
         said, known = load_config(str((found.get("data") or {}).get("config.yaml", ""))), True
     except NotFound:
         pass

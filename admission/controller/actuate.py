@@ -308,15 +308,9 @@ class Actuator:
             case lifecycle.Reprioritize():
                 value, _, name = self._world.defaults.priority(_there(job))
                 await self._reprioritize(_there(seen), value, name)
-            case lifecycle.ForgetTries():
-                await self._forget_tries(_there(seen))
-            case lifecycle.Reactivate():
-                await self._reactivate(_there(seen))
             case lifecycle.DeleteWorkload():
                 self._world.gives_up_place(_there(seen).uid)
                 await self.delete_workload(_there(seen))
-            case lifecycle.LetWorkloadGo():
-                await self.let_go(_there(seen))
             case lifecycle.TellUngoverned():
                 self.record(key, _there(job), "Warning", INVALID_JOB, hold.not_queued(_there(job), self._names))
             case lifecycle.MarkJob(ungoverned):
@@ -365,16 +359,6 @@ class Actuator:
                 await self._replace_nodes(_there(seen), nodes, guilty)
             case lifecycle.EvictPods(wanted):
                 await self._evict_pods(key, _there(job), wanted)
-            case lifecycle.ReleaseWorkload():
-                await self._release(_there(seen))
-            case lifecycle.AdmitWorkload():
-                told = ("Normal", "Admitted", "All admission checks are ready")
-                made = await self._change(_there(seen), [_ADMITTED], told)
-                self._became(Became(_there(seen).key, ADMITTED, made))
-            case lifecycle.SyncChecks(required):
-                await self._sync_checks(_there(seen), required)
-            case lifecycle.AskAgain():
-                await self._ask_again(_there(seen))
             case lifecycle.FinishWorkload(succeeded, message):
                 reason = "Succeeded" if succeeded else "Failed"
                 text = message or f"Job {reason.lower()}"
@@ -387,12 +371,15 @@ class Actuator:
                 await self._ungate(_there(seen), pods)
             case lifecycle.LookForRefusal(at):
                 self._world.refusal_found(key, await self._refusal(key, at))
+            case _:
+                await self.take_bare(_there(seen), step)
 
     async def take_bare(self, seen: WorkloadSeen, step: Step) -> None:
-        """Carry out one step of a Workload that no job stands behind, or none any more. Raises ApiError."""
+        """Carry out one step of a Workload alone, whether or not a job stands behind it. Raises ApiError."""
         match step:
             case lifecycle.AdmitWorkload():
-                self._became(Became(seen.key, ADMITTED, await self._change(seen, [_ADMITTED])))
+                told = ("Normal", "Admitted", "All admission checks are ready")
+                self._became(Became(seen.key, ADMITTED, await self._change(seen, [_ADMITTED], told)))
             case lifecycle.SyncChecks(required):
                 await self._sync_checks(seen, required)
             case lifecycle.AskAgain():
@@ -506,7 +493,7 @@ class Actuator:
         """A live look whether pods that its start made run of which the copy does not know: a JobSet is over while they
         end. Raises ApiError."""
         pages = self._client.list_pages(
-            f"/api/v1/namespaces/{seen.namespace}/pods",
+            PODS.path(seen.namespace),
             label_selector=f"{self._names.workload_uid_label}={seen.uid}",
             field_selector="status.phase!=Succeeded,status.phase!=Failed",
             bare=True,
@@ -1106,13 +1093,10 @@ class Actuator:
             path = PODS.path(pod.namespace, pod.name)
             self._learn("Pod", await self._client.json_patch(path, ops, field_manager=self._names.job_manager))
 
-    async def _change(
-        self, seen: WorkloadSeen, changes: list[Condition], event: tuple[str, str, str] | None = None
-    ) -> str:
+    async def _change(self, seen: WorkloadSeen, changes: list[Condition], event: tuple[str, str, str]) -> str:
         now = self._now()
         made = await self._apply_status(seen, with_conditions(seen.status, changes, now, seen.generation))
-        if event is not None:
-            self._tell(seen, (event,))
+        self._tell(seen, (event,))
         return made
 
     async def _apply_status(self, seen: WorkloadSeen, status: dict[str, Any]) -> str:

@@ -19,15 +19,15 @@ import structlog
 from admission.controller import certificates
 from admission.controller.certificates import Certificates
 from admission.controller.hooks import kept
-from admission.kube.client import ApiError, Client, Conflict, Kind, NotFound
+from admission.controller.resources import API_SERVICES, CONFIG_MAPS
+from admission.kube.client import ApiError, Client, Conflict, NotFound
 from admission.kube.flow import Told
 from admission.names import Names
 
 log = structlog.get_logger("muster.web")
 
 SECRET = SERVICE = "muster-web"  # noqa: S105 - a name
-_API_SERVICES = Kind("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
-_CONFIG = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+_CONFIG = CONFIG_MAPS.path("kube-system", "extension-apiserver-authentication")
 LOOK_S = 60.0
 AGAIN_S = 30.0
 
@@ -109,7 +109,7 @@ class Aggregate:
     async def _publish(self, have: Certificates) -> None:
         """Raises TimeoutError where somebody else is always quicker."""
         bundle = base64.b64encode(have.bundle).decode()
-        path = _API_SERVICES.path(name=self._api_service)
+        path = API_SERVICES.path(name=self._api_service)
         for _ in range(5):
             try:
                 raw = await self._client.get(path)

@@ -81,6 +81,7 @@ from admission.jobs.hold import not_queued
 from admission.jobs.kinds import (
     JOB,
     JOBSET,
+    KIND_OF,
     JobKind,
     JobView,
     condition_of,
@@ -360,7 +361,7 @@ class Ask:
     async def _outlived(self, standing: Standing) -> Standing:
         """What is stored may say that room is kept for somebody who has ended since."""
         found = _KEPT_FOR.match(standing.message) if standing.detail == Detail.CLAIMED.value else None
-        if found is None:
+        if found is None or found[1] not in KIND_OF:  # of others' kinds nothing is known here
             return standing
         kind, namespace, name = found.groups()
         hidden = dict(self._hidden)

@@ -8,10 +8,10 @@ themselves; the answers say what was, or would be, written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from admission.controller.answers import State, plain
 from admission.controller.ask import QUEUE_KINDS, Ask, NotSeen, NotThere, typed
@@ -48,6 +48,7 @@ from admission.kube.client import (
 from admission.kube.lease import LEASES
 from admission.names import KUEUE_GROUP
 
+T = TypeVar("T")
 Json = dict[str, Any]
 _UNHEARD = "nobody knows whether it was written"
 MANAGER = "muster-cli"
@@ -99,6 +100,17 @@ class Changes:
         return dict(plain(self))
 
 
+async def together(write: Callable[..., Awaitable[T]], given: Iterable[tuple[Any, ...]]) -> list[T]:
+    """What comes of `write(*one)` of each, `TOGETHER` at once, in their order."""
+    places = asyncio.Semaphore(TOGETHER)
+
+    async def placed(one: tuple[Any, ...]) -> T:
+        async with places:
+            return await write(*one)
+
+    return await asyncio.gather(*map(placed, given))
+
+
 # ---------------------------------------------------------------- queues
 
 
@@ -135,7 +147,6 @@ async def stop_policy(ask: Ask, said: Sequence[str], namespace: str, policy: str
     while others are stopped borrows what is theirs. Raises NotThere, before any is written, and, of one alone,
     ApiError."""
     found = [await _queue(ask, one, namespace) for one in dict.fromkeys(said)]
-    places = asyncio.Semaphore(TOGETHER)
 
     async def one(kind: Kind, name: str, raw: Json) -> Change:
         subject, where = f"{kind.kind.lower()}/{name}", namespace if kind.namespaced else ""
@@ -143,17 +154,16 @@ async def stop_policy(ask: Ask, said: Sequence[str], namespace: str, policy: str
         if before == policy:
             return Change(subject, Did.UNCHANGED, where, f"stopPolicy is {policy} already")
         patch, path = {"spec": {"stopPolicy": policy}}, kind.path(namespace, name)
-        async with places:
-            try:
-                await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=MANAGER)
-            except ApiError as error:
-                if len(found) == 1:
-                    raise
-                why = unheard(error) if isinstance(error, Unavailable) else error.message
-                return Change(subject, Did.REFUSED, where, why)
+        try:
+            await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=MANAGER)
+        except ApiError as error:
+            if len(found) == 1:
+                raise
+            why = unheard(error) if isinstance(error, Unavailable) else error.message
+            return Change(subject, Did.REFUSED, where, why)
         return Change(subject, Did.CHANGED, where, lines=(f"spec.stopPolicy: {before} -> {policy}",))
 
-    return Changes(tuple(await asyncio.gather(*(one(*queue) for queue in found))), dry_run)
+    return Changes(tuple(await together(one, found)), dry_run)
 
 
 # ---------------------------------------------------------------- one job, queued again
@@ -640,14 +650,11 @@ async def release_all(
     step: Callable[[], None],
 ) -> Changes:
     """Let all of these jobs go, some at a time; `step` is called after each."""
-    places = asyncio.Semaphore(TOGETHER)
 
     async def one(kind: JobKind, raw: Json) -> Change:
-        async with places:
-            try:
-                return await give_back(ask, kind, raw, unlabel=unlabel, dry_run=dry_run)
-            finally:
-                step()
+        try:
+            return await give_back(ask, kind, raw, unlabel=unlabel, dry_run=dry_run)
+        finally:
+            step()
 
-    rows = await asyncio.gather(*(one(kind, raw) for kind, raw in jobs))
-    return Changes(tuple(rows), dry_run, ask.hidden)
+    return Changes(tuple(await together(one, jobs)), dry_run, ask.hidden)

@@ -11,7 +11,6 @@ runs. Nor while its visibility API is registered: once nobody answers it, the de
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,18 +20,11 @@ from typing import Any
 from admission.controller import change
 from admission.controller.ask import Ask
 from admission.controller.change import Change, Changes, Did
-from admission.controller.resources import NODES, QUOTA, of_jobs, ours
+from admission.controller.resources import API_SERVICES, NODES, QUOTA, of_jobs, ours
 from admission.controller.standing import current, stop_policy_of
-from admission.controller.takeover import (
-    KUEUE,
-    Known,
-    Managed,
-    is_true,
-    status_of,
-    take_over,
-)
+from admission.controller.takeover import KUEUE, Known, Managed, status_of, take_over
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import items, labels_of, name_of, obj, objects, text, texts, view, whole
+from admission.jobs.kinds import condition, items, labels_of, name_of, obj, objects, text, texts, view, whole
 from admission.kube.client import AlreadyExists, ApiError, Kind, NotFound
 from admission.kube.lease import LEASES
 from admission.names import ADMITTED, DEFAULT_QUEUE, FINISHED, KUEUE_GROUP, Names
@@ -59,7 +51,6 @@ _WEBHOOKS = (
     Kind(_HOOKS, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False),
     Kind(_HOOKS, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False),
 )
-_API_SERVICES = Kind("apiregistration.k8s.io", "v1", "apiservices", "APIService", False)
 _DEPLOYMENTS = Kind("apps", "v1", "deployments", "Deployment")
 _MANAGERS = "control-plane=controller-manager"
 """Label of Kueue's Deployment, from its manifests as from its chart, and of some others'."""
@@ -180,7 +171,7 @@ async def _still_there(ask: Ask) -> list[Change]:
                 name = name_of(one)
                 why = "Kueue is still there: scale its controller to 0 and delete this before --apply"
                 out.append(Change(f"{kind.kind.lower()}/{name}", Did.REFUSED, message=why))
-    for one in await ask.read(_API_SERVICES) or ():
+    for one in await ask.read(API_SERVICES) or ():
         if text(obj(one.get("spec")).get("group")) == KUEUE.visibility_group:
             why = "nobody answers it once Kueue is stopped, and until it is gone no namespace of the cluster can be "
             why += "deleted: delete this before --apply"
@@ -413,35 +404,32 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
         child = job.of_jobset or (job.owner is not None and job.uid not in by_owner and job.owner[2] in by_owner)
         if not job.queue or job.finished is not None or child:
             continue
-        theirs = current(one for one in by_owner.get(job.uid, ()) if not is_true(one, FINISHED))
+        theirs = current(one for one in by_owner.get(job.uid, ()) if not condition(one, FINISHED))
         if job.deleting:
             rows.append(Change(f"{job.kind.lower()}/{job.name}", Did.SKIPPED, job.namespace, _going(raw, theirs)))
             continue
         mine = current(ours.get(job.uid, ()))
         managed.append(Managed(kind, raw, job, theirs, mine, tuple(children.get(job.uid, ()))))
-    places = asyncio.Semaphore(change.TOGETHER)
-
     away: list[ApiError] = []
 
-    async def placed(one: Managed) -> Change:
-        async with places:
-            row = Change(f"{one.view.kind.lower()}/{one.view.name}", Did.REFUSED, one.view.namespace)
-            if away:
-                return replace(row, message=change.not_tried(away[0]))
-            try:
-                return await _job(ask, one, known, dry_run=dry_run)
-            except ApiError as error:
-                if dry_run:
-                    raise
-                away.append(error)
-                return replace(row, message=change.unheard(error))
+    async def taken_over(one: Managed) -> Change:
+        row = Change(f"{one.view.kind.lower()}/{one.view.name}", Did.REFUSED, one.view.namespace)
+        if away:
+            return replace(row, message=change.not_tried(away[0]))
+        try:
+            return await _job(ask, one, known, dry_run=dry_run)
+        except ApiError as error:
+            if dry_run:
+                raise
+            away.append(error)
+            return replace(row, message=change.unheard(error))
 
-    rows += await asyncio.gather(*(placed(one) for one in managed))
+    rows += await change.together(taken_over, ((one,) for one in managed))
     # Variants of a job, one for each flavor, stand for its Workload: its row speaks for them.
     seen |= {text(obj(workload.get("metadata")).get("uid")) for workload in workloads}
     for workload in workloads:
         refs = objects(obj(workload.get("metadata")).get("ownerReferences"))
-        if not is_true(workload, FINISHED) and not any(text(ref.get("uid")) in seen for ref in refs):
+        if not condition(workload, FINISHED) and not any(text(ref.get("uid")) in seen for ref in refs):
             where, name = change.key_of(workload)
             rows.append(Change(f"workload/{name}", Did.SKIPPED, where, _not_managed(workload, refs)))
     return rows
@@ -463,7 +451,7 @@ def _not_managed(workload: Json, refs: list[Json]) -> str:
     what = f"it stands for {kind} {text(refs[0].get('name'))}" if refs else "it stands for no object"
     what += f" and {len(refs) - 1} more" if len(refs) > 1 else ""
     what += ", which Muster does not manage"
-    runs = is_true(workload, ADMITTED)
+    runs = condition(workload, ADMITTED)
     then = "what it runs is not counted in any queue" if runs else "once Kueue is gone, nobody starts it"
     if kind == "Pod":
         # Pods of Deployments and the like have no finalizer.

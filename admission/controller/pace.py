@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 _SECOND = 1.0
+LEAST_STEPS, MOST_STEPS = 100, 500
+"""Trials of one decision."""
 
 
 class Pace:
@@ -33,14 +35,10 @@ class Pace:
         rest: float,
         *,
         longest: float = 0.5,
-        least_steps: int = 100,
-        most_steps: int = 500,
         behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.steps = most_steps
+        self.steps = MOST_STEPS
         self._longest = longest
-        self._least = least_steps
-        self._most = most_steps
         self._quiet = quiet
         self._window = window
         self._rest = rest
@@ -73,9 +71,9 @@ class Pace:
         """A decision is made, and took so long and so many trials."""
         if seconds > self._longest:
             wanted = min(self.steps, int(steps * self._longest / seconds))
-            self.steps = max(self._least, self.steps // 4, wanted)
+            self.steps = max(LEAST_STEPS, self.steps // 4, wanted)
         elif steps >= self.steps and seconds < self._longest / 2:
-            self.steps = min(self._most, self.steps * 2)
+            self.steps = min(MOST_STEPS, self.steps * 2)
         self._took = seconds
         rest = min(self._rest * seconds, self._window if go_on else _SECOND)
         self._rested_at = asyncio.get_running_loop().time() + rest

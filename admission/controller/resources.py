@@ -6,6 +6,8 @@ from admission.jobs.kinds import JobKind
 from admission.kube.client import Kind
 from admission.names import Names
 
+API_SERVICES = Kind("apiregistration.k8s.io", "v1", "apiservices", "APIService", False)
+CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
 NAMESPACES = Kind("", "v1", "namespaces", "Namespace", False)
 NODES = Kind("", "v1", "nodes", "Node", False)
 PODS = Kind("", "v1", "pods", "Pod")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from admission.controller.change import MANAGER
-from admission.controller.conditions import condition
 from admission.jobs import values
 from admission.jobs.kinds import (
     JobKind,
@@ -21,6 +20,8 @@ from admission.jobs.kinds import (
     annotations_of,
     at,
     completions_follow,
+    condition,
+    condition_of,
     labels_of,
     millis,
     name_of,
@@ -150,7 +151,7 @@ def _carried(one: Managed, names: Names) -> bool:
         return False
     if one.view.suspended:
         return True
-    if not isinstance(status_of(ours).get("admission"), dict) or not is_true(ours, ADMITTED):
+    if not isinstance(status_of(ours).get("admission"), dict) or not condition(ours, ADMITTED):
         return False
     copied = _since(ours, ADMITTED) == _since(theirs, ADMITTED)
     return not copied or matches(ours, one.kind, one.raw, names)
@@ -163,7 +164,7 @@ def _decided(workload: Json | None) -> int:
 
 
 def _since(workload: Json | None, kind: str) -> int:
-    return millis((condition(status_of(workload), kind) or {}).get("lastTransitionTime"))
+    return millis(condition_of(obj(workload), kind).get("lastTransitionTime"))
 
 
 def _written(raw: Json, labels: Keys, annotations: Keys, template: list[Operation]) -> Json:
@@ -260,10 +261,10 @@ def _why_not(one: Managed) -> str:
                 why = f"its Job {name_of(child)} still has Kueue's gate {left[0]} in its pod template, and would keep"
                 return f"{why} it: delete that Job, and the JobSet makes it anew"
         return ""
-    if theirs is None or not is_true(theirs, ADMITTED):
+    if theirs is None or not condition(theirs, ADMITTED):
         why = "it runs, and Kueue has not admitted it: Muster would stop it"
         return f"{why}; suspend it, or take its label {KUEUE.queue_label} off"
-    if is_true(theirs, EVICTED):
+    if condition(theirs, EVICTED):
         return "Kueue is evicting it: wait until that is over"
     if obj(theirs.get("spec")).get("active") is False:
         return "its Workload is not active, and Kueue is to stop it: wait until that is over"
@@ -401,8 +402,3 @@ def _held(raw: Json | None, field: str) -> dict[str, str]:
 
 def status_of(raw: Json | None) -> Json:
     return obj(obj(raw).get("status"))
-
-
-def is_true(raw: Json, kind: str) -> bool:
-    found = objects(obj(raw.get("status")).get("conditions"))
-    return any(one.get("type") == kind and one.get("status") == "True" for one in found)

@@ -354,7 +354,7 @@ def jobs(answer: Jobs, now: int, form: str = "text") -> RenderableType:
     for row in answer.rows:
         cells: list[Any] = [row.namespace] if namespaces else []
         cells += [
-            f"{row.kind.lower()}/{row.name}",
+            job_name(row),
             row.queue,
             Text("failed", style="red") if _failed(row) else Text(row.state.value, style=_COLOUR[row.state]),
             f"{row.position}/{row.waiting}" if row.position else "",

@@ -557,30 +557,32 @@ async def _claimed(ask: Ask, kind: JobKind, made: Json, namespace: str, devices:
 
 
 async def _stored(ask: Ask, gang: Workload, cluster: _Cluster, earlier: Sequence[Earlier], made: Json) -> _Stored:
-    """Claims, volumes and storage classes, as far as the gangs need them and the asker may see them."""
-    storage = volumes.Storage()
-    others = [other for other, _ in cluster.gangs]
-    if not volumes.names_claims([gang, *others]):
-        return _Stored(storage)
-    unseen: list[str] = []
-    elsewhere = volumes.names_claims([one for one in others if one.namespace != gang.namespace])
-    everywhere = not elsewhere
-    for kind, convert in STORED:
+    """What a job and those beside it need, the claims that would be made for it among it, and who uses which."""
+    stored = await _stored_of(ask, [gang, *(other for other, _ in cluster.gangs)], gang.namespace)
+    for who, claims in cluster.claims_used(earlier):
+        stored.storage.uses(who, claims)
+    for name, template in claims_made(made).values():
+        if (gang.namespace, name) not in stored.storage.claims:
+            meta = {**obj(template.get("metadata")), "name": name, "namespace": gang.namespace}
+            stored.storage.change(None, volumes.claim({**template, "metadata": meta}, ask.names)[0])
+    return stored
+
+
+async def _stored_of(ask: Ask, gangs: Collection[Workload], namespace: str = "") -> _Stored:
+    """Claims, volumes and storage classes, as far as these gangs need them and the asker may see them; not who uses
+    claims. namespace: claims of this one do, where those of all may not be seen."""
+    storage, unseen, everywhere = volumes.Storage(), list[str](), True
+    elsewhere = volumes.names_claims([one for one in gangs if one.namespace != namespace])
+    for kind, convert in STORED if volumes.names_claims(gangs) else ():
         found = await ask.read(kind) if elsewhere or not kind.namespaced else None
-        if kind.namespaced:
-            everywhere = everywhere or found is not None
-            found = await ask.read(kind, gang.namespace) if found is None else found
+        if found is None and kind.namespaced and namespace:
+            everywhere = not elsewhere
+            found = await ask.read(kind, namespace)
         if found is None:
             unseen.append(kind.plural)
         for raw in found or ():
             storage.change(None, convert(raw, ask.names)[0])
-    for who, claims in cluster.claims_used(earlier):
-        storage.uses(who, claims)
-    for name, template in claims_made(made).values():
-        if (gang.namespace, name) not in storage.claims:
-            meta = {**obj(template.get("metadata")), "name": name, "namespace": gang.namespace}
-            storage.change(None, volumes.claim({**template, "metadata": meta}, ask.names)[0])
-    return _Stored(storage, tuple(unseen), everywhere, gang.namespace)
+    return _Stored(storage, tuple(unseen), everywhere, namespace)
 
 
 def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: Ask) -> tuple[Foreseen, Admit | None]:
@@ -662,19 +664,6 @@ async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules)
         spares=moved(before.evicted - after.evicted),
         hidden=ask.hidden,
     )
-
-
-async def _stored_of(ask: Ask, gangs: list[Workload]) -> _Stored:
-    """Of all these gangs, whatever their namespace; not who uses claims."""
-    storage = volumes.Storage()
-    unseen: list[str] = []
-    for kind, convert in STORED if volumes.names_claims(gangs) else ():
-        found = await ask.read(kind)
-        if found is None:
-            unseen.append(kind.plural)
-        for raw in found or ():
-            storage.change(None, convert(raw, ask.names)[0])
-    return _Stored(storage, tuple(unseen))
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from admission.jobs.kinds import (
     Json,
     Operation,
     annotations_of,
+    containers_of,
     digits,
     items,
     kind_of,
@@ -222,12 +223,11 @@ def _suspended(job: Json | None) -> bool:
 
 def _is_child(job: Json | None) -> bool:
     """Of a JobSet, by its owner reference (which proves nothing of who made it)."""
-    references = objects(obj(obj(job).get("metadata")).get("ownerReferences"))
     return any(
         ref.get("kind") == "JobSet"
         and text(ref.get("apiVersion")).startswith(JOBSET_GROUP + "/")
         and ref.get("controller") is True
-        for ref in references
+        for ref in objects(_owners(obj(job)))
     )
 
 
@@ -254,8 +254,7 @@ def _is_held(old: Json | None, new: Json, caller: Caller, names: Names, identiti
 def default_queue(new: Json, names: Names) -> list[Operation]:
     """JSON patch that puts a Job or JobSet into the LocalQueue `default`, which its namespace has, as it is created.
     None for one whose queue label names another, or with an owner of QUEUED_OWNERS."""
-    references = objects(obj(new.get("metadata")).get("ownerReferences"))
-    if labels_of(new).get(names.queue_label) or any(_is_queued_owner(ref) for ref in references):
+    if labels_of(new).get(names.queue_label) or any(map(_is_queued_owner, objects(_owners(new)))):
         return []
     patch: list[Operation] = []
     if not isinstance(obj(new.get("metadata")).get("labels"), dict):
@@ -518,7 +517,7 @@ def _has_job(pod: Json) -> bool:
     """Does a Job own this pod?"""
     return any(
         ref.get("kind") == "Job" and text(ref.get("apiVersion")).startswith("batch/") and ref.get("controller") is True
-        for ref in objects(obj(pod.get("metadata")).get("ownerReferences"))
+        for ref in objects(_owners(pod))
     )
 
 
@@ -597,8 +596,7 @@ def validate_delete(
 def _resources(pod: Json) -> list[object]:
     """Of sidecars, too: they are resized in place as well."""
     spec = obj(pod.get("spec"))
-    containers = [*objects(spec.get("containers")), *objects(spec.get("initContainers"))]
-    return [spec.get("resources"), *((one.get("name"), one.get("resources")) for one in containers)]
+    return [spec.get("resources"), *((one.get("name"), one.get("resources")) for one in containers_of(spec))]
 
 
 def _belonging(pod: Json, names: Names) -> object:

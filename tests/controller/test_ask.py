@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from admission.api.lint import lint as judged
 from admission.api.lint import read
@@ -899,6 +900,7 @@ OVERTAKEN: dict[str, tuple[str, dict[str, Any] | None, str, str]] = {
     "whoever room is kept for has ended": ("", ENDED, "PendingEvaluation", "Job web/big, for which the room it needs"),
     "and was deleted": ("", None, "PendingEvaluation", "was kept, has ended"),
     "and may not be seen": ("hidden", None, "TopologyPlacementFailed", "kept for Job web/big until"),
+    "and is of a kind of others": ("AppWrapper", None, "TopologyPlacementFailed", "kept for AppWrapper web/big until"),
 }
 
 
@@ -917,7 +919,8 @@ async def test_what_contradicts_a_stored_sentence_comes_first(world: World, name
         holder = job("big", status=of_holder)
         holder["metadata"]["namespace"] = "web"
         await world.put(holder)
-    await with_workload(world, job("train", queue="q"), waiting(KEPT), queue="q")
+    kept = replace(KEPT, subject=f"{how} web/big") if how == "AppWrapper" else KEPT
+    await with_workload(world, job("train", queue="q"), waiting(kept), queue="q")
     world.denied = {"big"} if how == "hidden" else set()
     answer = await world.ask().why("train", "ml")
     assert (answer.standing.state, answer.standing.reason) == (State.WAITING, reason)
