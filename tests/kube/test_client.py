@@ -384,11 +384,17 @@ def _ms(told: str) -> int:
     return int(told.removesuffix("ms")) if told.endswith("ms") else 1000 * int(told.removesuffix("s"))
 
 
-@pytest.mark.parametrize("limit", [0.4, 0.7, 1.6, 2.9])
-async def test_the_server_is_told_no_longer_limit_than_the_client_has(server: Server, client: Client, limit: float):
-    """It could still apply a write when that is thought to be over."""
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize("limit", [0.4, 0.7, 1.6, 2.9, 60.0])
+async def test_the_server_is_told_no_longer_limit_than_the_client_has(
+    server: Server, client: Client, limit: float, fenced: bool
+):
+    """It could still apply a write when that is thought to be over. The next leader waits for no longer than that of
+    the client, whoever allows a fenced write more."""
+    client.fence = (lambda: None) if fenced else None
     await client.create(A, {"metadata": {"name": "x"}}, timeout=limit)
-    assert 0 < _ms(server.requests[-1].query["timeout"]) <= limit * 1000
+    most = min(limit, client.write_timeout) if fenced else limit
+    assert most * 200 < _ms(server.requests[-1].query["timeout"]) <= most * 1000
 
 
 async def test_the_server_is_told_what_is_left_of_the_limit(server: Server, client: Client):
