@@ -1139,7 +1139,7 @@ class Actuator:
                 raise
             except (ApiError, msgspec.DecodeError) as error:
                 log.debug("outcome of a write not known yet", path=path, error=str(error))
-            await asyncio.sleep(min(1.0, max(0.05, over - loop.time())))
+            await asyncio.sleep(1.0 if asked >= over else min(1.0, max(0.05, over - loop.time())))
 
     async def _patch_job(self, key: JobKey, ops: list[dict[str, Any]] | None, subresource: str = "") -> None:
         if not ops:

@@ -1090,18 +1090,25 @@ class State:
 
     def drift(self, part: int = 0, parts: int = 1) -> list[str]:
         """Differences between the book and the objects that it was made of; empty when all is well. `part` of `parts`:
-        of the nodes only these, and the rest with the first of them."""
-        if part % parts:
-            return self.ledger.nodes.drift(part, parts)
-        out = self.ledger.drift(part, parts)
+        of the nodes, of the gangs and of their places in line only these, and the rest with the first of them."""
+        first = part % parts
+        out = self.ledger.nodes.drift(part, parts) if first else self.ledger.drift(part, parts)
         ledger = self._ledger
-        for key, gang in sorted(self.workloads.items()):
+        for key, gang in sorted(islice(self.workloads.items(), first, None, parts)):
             held = ledger.charges.get(key)
             if gang.admission is None:
                 if held is not None:
                     out.append(f"{key} is charged without an admission")
             elif held is None or held != charge_of(gang):
                 out.append(f"{key} is charged with {held}, should be {charge_of(gang)}")
+        for key, (name, bucket, place) in sorted(islice(self._entry.items(), first, None, parts)):
+            line = self.lines.get(name)
+            held_by = line.buckets.get(bucket, []) if line is not None else []
+            at = bisect_left(held_by, place)
+            if held_by[at : at + 1] != [place]:
+                out.append(f"{key} is lost from the line of {name}")
+        if first:
+            return out
         out.extend(f"{key} is charged and unknown" for key in sorted(ledger.charges) if key not in self.workloads)
         out.extend(
             f"{key} claims and is unknown" for key in sorted({*ledger.claims, *ledger.aside} - set(self._claims))
@@ -1109,10 +1116,6 @@ class State:
         out.extend(
             f"{key} claims nothing in the book" for key in sorted(set(self._claims) - {*ledger.claims, *ledger.aside})
         )
-        for key, (name, bucket, place) in sorted(self._entry.items()):
-            line = self.lines.get(name)
-            if line is None or place not in line.buckets.get(bucket, ()):
-                out.append(f"{key} is lost from the line of {name}")
         return out
 
 

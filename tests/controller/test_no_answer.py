@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from admission.controller.actuate import Actuator
 from admission.controller.lifecycle import EvictWorkload
 from admission.engine.model import Admission, Assumed, Domain, PodSetAssignment, Replace, TopologyAssignment
-from admission.kube.client import Unavailable
+from admission.kube.client import Forbidden, Unavailable
 from tests.controller.lab import World, admission, condition, job, workload
 from tests.controller.test_follows import JOBS, WORKLOADS, a_town, change, holds, its_workload, reads
 from tests.controller.test_keep import NODE, running, until
@@ -138,6 +139,42 @@ async def test_who_is_switched_off_is_told_what_for_though_that_got_no_answer(
     told = [(one["reason"], one["message"]) for one in raw["status"]["conditions"] if one["type"] == "Evicted"]
     assert told == ([("DeactivatedDueToAdmissionCheck", "Cannot start: why")] if applied else [])
     assert raw["spec"]["active"] is not applied
+
+
+async def test_who_may_not_look_what_became_of_a_write_looks_seldom(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many may be waiting as there are workers, on an API server that is in trouble as it is."""
+    await a_town(world, 16)
+    owner = await world.put(job("train", "main"))
+    status = {"conditions": [condition(kind, True, kind, "") for kind in ("QuotaReserved", "Admitted")]}
+    await world.put(workload(owner, {**status, "admission": admission("n")}, queue="main"))
+    loop, raw = asyncio.get_running_loop(), world.client.raw
+    looks: list[float] = []
+
+    async def merge_patch(*_: Any, **__: Any) -> Any:
+        raise Unavailable(0, "NoAnswer", "the connection broke")
+
+    async def refused(method: str, path: str, **options: Any) -> bytes:
+        if "/workloads/" not in path or len(looks) == 4:
+            return await raw(method, path, **options)
+        looks.append(loop.time())
+        raise Forbidden(403, "Forbidden", "not now")
+
+    async with running(world, leads=False) as controller:
+
+        async def known() -> bool:
+            return bool(controller.world.workloads and controller.world.jobs)
+
+        await until(known)
+        monkeypatch.setattr(world.client, "merge_patch", merge_patch)
+        monkeypatch.setattr(world.client, "raw", refused)
+        monkeypatch.setattr(world.client, "write_timeout", 0.0)
+        step = EvictWorkload("Deactivated", "Cannot start: why", deactivate=True, cause="AdmissionCheck")
+        with pytest.raises(Unavailable):
+            await controller.actuator.take(("Job", "ml", "train"), step)
+    assert len(looks) == 4
+    assert all(later - one > 0.5 for one, later in pairwise(looks))
 
 
 async def test_a_decision_that_is_not_there_counts_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
