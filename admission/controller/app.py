@@ -442,6 +442,7 @@ class Controller:
                 log.info("deleted", **self._who_of(old.key, str(old.status.get("decision", ""))))
             self.world.workload_lost(old)
             self.jobs.not_later((ORPHAN, *old.key))
+            self._failures.pop((ORPHAN, *old.key), None)
             self._unmade.made(old.key)
             self.actuator.gone(old.uid)
             self.verdicts.pop(old.key, None)
