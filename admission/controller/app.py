@@ -564,8 +564,9 @@ class Controller:
 
     def proven(self, held: Condition, options: Options) -> None:
         """What a proof of the hold found counts from now on, for what is shown and for how pods are pinned."""
-        self.stale.held = held
-        self.stale.add_all()
+        if self.stale.held != held:
+            self.stale.held = held
+            self.stale.add_all()
         self.actuator.options = options
 
     def _presses(self, key: JobKey) -> bool:

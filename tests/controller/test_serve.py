@@ -604,6 +604,45 @@ async def test_an_api_server_that_has_no_time_for_the_proof_says_nothing_of_the_
         assert await proven()
 
 
+class Breaks(Cluster):
+    """Its calls of a webhook break, over another port each time."""
+
+    asked = 0
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        if request.query.get("dryRun") != "All":
+            return await super()._route(request)
+        self.asked += 1
+        text = f'failed calling webhook "x": read tcp 10.0.0.2:{40_000 + self.asked}->10.0.0.9:443: connection reset'
+        status = {"kind": "Status", "code": 500, "reason": "InternalError", "message": text}
+        return web.json_response(status, status=500)
+
+
+async def test_a_hold_that_fails_in_other_numbers_each_time_is_no_news() -> None:
+    """It is proven every two seconds then: each queue would be written as often."""
+    cluster = Breaks()
+    with capture_logs() as lines:
+        async with served("holdProofPeriod: 20ms\n", given=cluster) as (_, replica):
+
+            async def asked() -> bool:
+                return cluster.asked > 20
+
+            await until(asked)
+            assert replica.held is not None
+            assert not replica.held.holds
+            assert "10.0.0.2:40001" in replica.held.message
+            stale = replica.controller.stale
+            await stale.write()
+            was = stale.held
+            await until(partial(_more, cluster, cluster.asked + 5))
+            assert stale.held is was
+    assert len([line for line in lines if line["event"] == "hold"]) == 1
+
+
+async def _more(cluster: Breaks, asked: int) -> bool:
+    return cluster.asked > asked
+
+
 def test_who_refuses_as_it_begins_says_nothing_of_the_hold() -> None:
     assert says_nothing(Beginning(403, "Forbidden", "no roles yet", ambiguous=False))
     assert not says_nothing(Forbidden(403, "Forbidden", "no"))
