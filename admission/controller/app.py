@@ -1064,11 +1064,11 @@ class Controller:
 
     def _not_made(self, job: JobKey, decision: Decision, error: BaseException) -> None:
         """The write of a decision failed: it keeps its room for a moment, or its gang sits out, in memory alone."""
-        if not isinstance(error, Exception) or isinstance(error, Fenced | NotFound):
+        seen = self.world.workloads.get(decision.key)
+        if seen is None or not isinstance(error, Exception) or isinstance(error, Fenced | NotFound):
             self._forget(job, decision)
             return
-        seen = self.world.workloads.get(decision.key)
-        waits = seen is not None and seen.view.value.admission is None
+        waits = seen.view.value.admission is None
         if wait_s := self._unmade.failed(job, decision, waits=waits):
             now = self.now()
             self.world.sit_out(decision.key, now, now + int(wait_s * 1000))

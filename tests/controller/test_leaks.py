@@ -106,6 +106,8 @@ class Town:
             raise Unavailable(500, "InternalError", "no")
 
     async def _carry_out(self, decision: Decision, _: object) -> str:
+        if self.refuses and decision.key[1].startswith("guest"):
+            self.end(("Workload", *decision.key))  # as the write is under way
         self._refuse()
         obj = self.objects["Workload", *decision.key]
         if isinstance(decision, Admit):
