@@ -23,6 +23,7 @@ from structlog.testing import capture_logs
 
 from admission.api import crd
 from admission.api.config import load_config
+from admission.cli import _controller
 from admission.controller import certificates, rival
 from admission.controller.certificates import CA_CERT, CERT, KEY
 from admission.controller.policies import beside_webhook, priority_class
@@ -114,6 +115,36 @@ async def test_its_lease_is_where_the_file_says_and_has_its_times() -> None:
             return replica.elector is not None and lease["spec"]["holderIdentity"] == replica.elector.identity
 
         await until(held)
+
+
+@pytest.mark.parametrize(
+    ("flag", "pod", "of_lease", "home"),
+    [
+        ("", HOME, "elsewhere", HOME),
+        ("flag", HOME, "elsewhere", "flag"),
+        ("", "", "elsewhere", "elsewhere"),
+        ("", HOME, "", HOME),
+        ("", "", "", "default"),
+    ],
+)
+async def test_where_it_runs_is_not_where_its_lease_is(
+    flag: str, pod: str, of_lease: str, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are its Secrets, and the Service by which the API server reaches its webhook."""
+    ran: list[str] = []
+
+    async def runs(*_: Any, namespace: str, **__: Any) -> None:
+        ran.append(namespace)
+
+    monkeypatch.setattr("admission.controller.serve.serve", runs)
+    monkeypatch.setattr("gc.freeze", lambda: None)  # this process goes on
+    monkeypatch.setenv("POD_NAMESPACE", pod)
+    text = HEAD + "health: {bindAddress: '0'}\nmetrics: {bindAddress: '0'}\n"
+    text += f"leaderElection: {{resourceNamespace: {of_lease}}}\n"
+    async with Cluster() as cluster:
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(cluster.kubeconfig()))
+        await _controller(load_config(text), tmp_path / "kubeconfig", flag, None, None)
+    assert ran == [home]
 
 
 async def test_who_hears_nothing_of_pods_leaves_the_lease_to_who_does(monkeypatch: pytest.MonkeyPatch) -> None:
