@@ -200,8 +200,8 @@ async def _controller(
         gc.freeze()  # what was imported stays
         home = (
             namespace
-            or config.leader_election.resource_namespace
             or os.environ.get("POD_NAMESPACE")
+            or config.leader_election.resource_namespace
             or client.namespace
         )
         serving = asyncio.ensure_future(run())

@@ -52,7 +52,7 @@ class Aggregate:
         self._now = now or client.clock.wall
         self._held: Certificates | None = None
         self._trusted = ""
-        self._unseen, self._unknown = Told(), Told()
+        self._overdue, self._unseen, self._unknown = Told(), Told(), Told()
         self.context: ssl.SSLContext | None = None
 
     async def run(self, serve: Callable[[ssl.SSLContext], Awaitable[None]]) -> None:
@@ -79,7 +79,8 @@ class Aggregate:
 
     async def _look(self) -> None:
         hosts = certificates.service_names(SERVICE, self._namespace)
-        have = await kept(self._client, self._namespace, SECRET, (*hosts, "localhost"), self._now, self._held)
+        hosts = (*hosts, "localhost")
+        have = await kept(self._client, self._namespace, SECRET, hosts, self._now, self._held, self._overdue)
         if self.context is None:
             self.context = certificates.context(have)
             self._held = have

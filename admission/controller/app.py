@@ -442,6 +442,7 @@ class Controller:
                 log.info("deleted", **self._who_of(old.key, str(old.status.get("decision", ""))))
             self.world.workload_lost(old)
             self.jobs.not_later((ORPHAN, *old.key))
+            self._failures.pop((ORPHAN, *old.key), None)
             self._unmade.made(old.key)
             self.actuator.gone(old.uid)
             self.verdicts.pop(old.key, None)
@@ -563,8 +564,9 @@ class Controller:
 
     def proven(self, held: Condition, options: Options) -> None:
         """What a proof of the hold found counts from now on, for what is shown and for how pods are pinned."""
-        self.stale.held = held
-        self.stale.add_all()
+        if self.stale.held != held:
+            self.stale.held = held
+            self.stale.add_all()
         self.actuator.options = options
 
     def _presses(self, key: JobKey) -> bool:
@@ -1062,11 +1064,11 @@ class Controller:
 
     def _not_made(self, job: JobKey, decision: Decision, error: BaseException) -> None:
         """The write of a decision failed: it keeps its room for a moment, or its gang sits out, in memory alone."""
-        if not isinstance(error, Exception) or isinstance(error, Fenced | NotFound):
+        seen = self.world.workloads.get(decision.key)
+        if seen is None or not isinstance(error, Exception) or isinstance(error, Fenced | NotFound):
             self._forget(job, decision)
             return
-        seen = self.world.workloads.get(decision.key)
-        waits = seen is not None and seen.view.value.admission is None
+        waits = seen.view.value.admission is None
         if wait_s := self._unmade.failed(job, decision, waits=waits):
             now = self.now()
             self.world.sit_out(decision.key, now, now + int(wait_s * 1000))

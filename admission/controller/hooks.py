@@ -88,7 +88,7 @@ class Hooks:
         self._held: Certificates | None = None
         self._runner: web.AppRunner | None = None
         self._writing = asyncio.Lock()
-        self._unrenewed, self._unrestored = Told(), Told()
+        self._overdue, self._unrenewed, self._unrestored = Told(), Told(), Told()
 
     def _hosts(self) -> Sequence[str]:
         if self._service is not None:
@@ -167,7 +167,8 @@ class Hooks:
         """From the files, else from the Secret; made or renewed there when it is time."""
         if self._folder is not None:
             return certificates.from_files(self._folder)
-        return await kept(self._client, self._namespace, SECRET, self._hosts(), self._client.clock.wall, self._held)
+        clock = self._client.clock.wall
+        return await kept(self._client, self._namespace, SECRET, self._hosts(), clock, self._held, self._overdue)
 
     async def _configure(self, have: Certificates) -> None:
         """Raises TimeoutError where somebody else is always quicker."""
@@ -224,6 +225,7 @@ async def kept(
     hosts: Sequence[str],
     clock: Callable[[], datetime],
     held: Certificates | None,
+    overdue: Told,
 ) -> Certificates:
     """The certificates that a Secret keeps for these hosts; made or renewed there when it is time. Replicas agree, for
     each write is a create or carries the version that was read. Raises TimeoutError when they do not.
@@ -231,7 +233,7 @@ async def kept(
     clock: of who looks at them, which is the API server; where this machine's is ahead, one would begin in its future.
 
     held: what this replica serves. It goes back into a Secret that was emptied or spoilt, for the other replicas serve
-    it too, and callers trust it.
+    it too, and callers trust it. overdue: when to say that it may not be renewed, though it is time.
     """
     path = _SECRETS.path(namespace, secret)
     for _ in range(2):
@@ -275,7 +277,8 @@ async def kept(
             if have is None or not certificates.serves(have, hosts, now):
                 raise
             ends = certificates.ends_at(have).isoformat()
-            log.warning("certificate not looked after", secret=secret, ends=ends, error=str(error))
+            tell = log.warning if overdue.due() else log.debug
+            tell("certificate not looked after", secret=secret, ends=ends, error=str(error))
             return have
         return wanted
     raise TimeoutError(f"the certificate in Secret {secret} keeps changing under this replica")

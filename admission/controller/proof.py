@@ -11,6 +11,7 @@ on: gangs are still decided, started and pinned as before, and what slips past t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +26,7 @@ _POLICIES = Kind("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicie
 _BINDINGS = Kind(
     "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", False
 )
+_NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,13 @@ class Held:
     def reason(self) -> str:
         """Of the condition JobsHeld."""
         return ("HeldBy" if self.holds else "NotHeldBy") + self.mode.capitalize()
+
+    def is_news_after(self, before: Held | None) -> bool:
+        """Does it say something else than that: what broke may name a port, which is another each time."""
+        return before is None or self._said() != before._said()
+
+    def _said(self) -> tuple[str, bool, str]:
+        return self.mode, self.holds, _NUMBERS.sub("", self.message)
 
 
 def says_nothing(error: Exception) -> bool:

@@ -181,9 +181,10 @@ async def serve(
         async def prove_it() -> None:
             can = mode == "webhook" or await policies_bound(client, pins)
             held = await prove(client, names, PROVEN_IN, mode, wanted=guards)
-            if held != replica.held:
+            if held.is_news_after(replica.held):
                 (log.info if held.holds else log.warning)("hold", mode=mode, message=held.message)
-            replica.held = held
+                replica.held = held
+            held = replica.held or held
             controller.proven((JOBS_HELD, held.holds, held.reason, held.message), Options(can, limits))
             if restore is not None and not held.holds:
                 await restore()

@@ -247,8 +247,12 @@ async def test_a_certificate_that_may_not_be_renewed_is_served_until_it_ends(
     with contextlib.ExitStack() as stack:
         if not starts:
             stack.enter_context(pytest.raises(Forbidden))
-        async with replica(world, port):
+        async with replica(world, port) as hooks:
             assert await served(port, await told(world)) == der(had)
+            with capture_logs() as lines:  # once it was told of already, and it may be so for a month
+                for _ in range(5):
+                    await hooks._renew()
+            assert {line["log_level"] for line in lines} == {"debug"}
 
 
 async def test_a_certificate_is_valid_by_the_clock_of_the_api_server(

@@ -19,7 +19,7 @@ from admission.controller.world import WorkloadSeen
 from admission.engine.model import KUEUE, MUSTER, Admit, Decision, Rules
 from admission.jobs import values
 from admission.jobs.values import rfc3339
-from admission.kube.client import Client
+from admission.kube.client import Client, Unavailable
 from admission.names import CONTROLLER_UID_LABEL
 from tests.controller import lab
 from tests.controller.lab import GPU, NAMES, NOW, T0, Json, own
@@ -60,8 +60,10 @@ def holdings(root: object) -> dict[str, int]:
 class Town:
     """A controller that is told of a cluster line by line, as watches would, and whose writes are made at once."""
 
-    def __init__(self, rules: Rules, *, leads: bool) -> None:
+    def __init__(self, rules: Rules, *, leads: bool, refuses: bool = False) -> None:
         self.now = NOW
+        self.refuses = refuses
+        """What is written, of whatever, is refused."""
         self.controller = Controller(
             Client.plain("http://127.0.0.1:1"),
             names=NAMES,
@@ -99,19 +101,28 @@ class Town:
     def _tell(self, what: str, obj: Json) -> None:
         self.controller.informers[obj["kind"]]._take(msgspec.json.encode({"type": what, "object": obj}))
 
+    def _refuse(self) -> None:
+        if self.refuses:
+            raise Unavailable(500, "InternalError", "no")
+
     async def _carry_out(self, decision: Decision, _: object) -> str:
+        if self.refuses and decision.key[1].startswith("guest"):
+            self.end(("Workload", *decision.key))  # as the write is under way
+        self._refuse()
         obj = self.objects["Workload", *decision.key]
         if isinstance(decision, Admit):
             obj["status"] = reserved(values.admission_object(decision.admission))
             self.put(obj)
         return ""
 
-    async def _nothing(self, *_: object) -> None: ...
+    async def _nothing(self, *_: object) -> None:
+        self._refuse()
 
     async def _yes(self, *_: object) -> bool:
         return True
 
     async def _deleted(self, seen: WorkloadSeen) -> None:
+        self._refuse()
         self.end(("Workload", *seen.key))
 
 
@@ -248,10 +259,12 @@ async def settled(town: Town) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "leads"), [(MUSTER, True), (KUEUE, True), (MUSTER, False)], ids=["leads", "Kueue's rules", "stands by"]
+    ("rules", "leads", "refuses"),
+    [(MUSTER, True, False), (KUEUE, True, False), (MUSTER, False, False), (MUSTER, True, True)],
+    ids=["leads", "Kueue's rules", "stands by", "all is refused"],
 )
-async def test_a_controller_holds_no_more_after_many_generations(rules: Rules, leads: bool) -> None:
-    town = Town(rules, leads=leads)
+async def test_a_controller_holds_no_more_after_many_generations(rules: Rules, leads: bool, refuses: bool) -> None:
+    town = Town(rules, leads=leads, refuses=refuses)
     for obj in platform("-0"):
         town.put(obj)
     town.put(gang("-0", "stays", gpus=64))

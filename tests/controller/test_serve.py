@@ -24,6 +24,7 @@ from structlog.testing import capture_logs
 
 from admission.api import crd
 from admission.api.config import load_config
+from admission.cli import _controller
 from admission.controller import certificates, rival
 from admission.controller.certificates import CA_CERT, CERT, KEY
 from admission.controller.policies import beside_webhook, priority_class
@@ -115,6 +116,36 @@ async def test_its_lease_is_where_the_file_says_and_has_its_times() -> None:
             return replica.elector is not None and lease["spec"]["holderIdentity"] == replica.elector.identity
 
         await until(held)
+
+
+@pytest.mark.parametrize(
+    ("flag", "pod", "of_lease", "home"),
+    [
+        ("", HOME, "elsewhere", HOME),
+        ("flag", HOME, "elsewhere", "flag"),
+        ("", "", "elsewhere", "elsewhere"),
+        ("", HOME, "", HOME),
+        ("", "", "", "default"),
+    ],
+)
+async def test_where_it_runs_is_not_where_its_lease_is(
+    flag: str, pod: str, of_lease: str, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are its Secrets, and the Service by which the API server reaches its webhook."""
+    ran: list[str] = []
+
+    async def runs(*_: Any, namespace: str, **__: Any) -> None:
+        ran.append(namespace)
+
+    monkeypatch.setattr("admission.controller.serve.serve", runs)
+    monkeypatch.setattr("gc.freeze", lambda: None)  # this process goes on
+    monkeypatch.setenv("POD_NAMESPACE", pod)
+    text = HEAD + "health: {bindAddress: '0'}\nmetrics: {bindAddress: '0'}\n"
+    text += f"leaderElection: {{resourceNamespace: {of_lease}}}\n"
+    async with Cluster() as cluster:
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(cluster.kubeconfig()))
+        await _controller(load_config(text), tmp_path / "kubeconfig", flag, None, None)
+    assert ran == [home]
 
 
 async def test_who_hears_nothing_of_pods_leaves_the_lease_to_who_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -603,6 +634,45 @@ async def test_an_api_server_that_has_no_time_for_the_proof_says_nothing_of_the_
         cluster.says, cluster.asked = says, 0
         await until(asked_in_vain)
         assert await proven()
+
+
+class Breaks(Cluster):
+    """Its calls of a webhook break, over another port each time."""
+
+    asked = 0
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        if request.query.get("dryRun") != "All":
+            return await super()._route(request)
+        self.asked += 1
+        text = f'failed calling webhook "x": read tcp 10.0.0.2:{40_000 + self.asked}->10.0.0.9:443: connection reset'
+        status = {"kind": "Status", "code": 500, "reason": "InternalError", "message": text}
+        return web.json_response(status, status=500)
+
+
+async def test_a_hold_that_fails_in_other_numbers_each_time_is_no_news() -> None:
+    """It is proven every two seconds then: each queue would be written as often."""
+    cluster = Breaks()
+    with capture_logs() as lines:
+        async with served("holdProofPeriod: 20ms\n", given=cluster) as (_, replica):
+
+            async def asked() -> bool:
+                return cluster.asked > 20
+
+            await until(asked)
+            assert replica.held is not None
+            assert not replica.held.holds
+            assert "10.0.0.2:40001" in replica.held.message
+            stale = replica.controller.stale
+            await stale.write()
+            was = stale.held
+            await until(partial(_more, cluster, cluster.asked + 5))
+            assert stale.held is was
+    assert len([line for line in lines if line["event"] == "hold"]) == 1
+
+
+async def _more(cluster: Breaks, asked: int) -> bool:
+    return cluster.asked > asked
 
 
 def test_who_refuses_as_it_begins_says_nothing_of_the_hold() -> None:
