@@ -1603,15 +1603,30 @@ class World:
         if CORDON in taints:
             return f"node {pod.pinned} is cordoned"
         for given in value.admission.pod_sets if value.admission is not None else ():
-            if given.name == pod.pod_set and (taint := refused_taint(taints, self._tolerations(value, given))):
+            if given.name != pod.pod_set:
+                continue
+            if taint := refused_taint(taints, self._tolerations(value, given)):
                 return f"the taint {taint.text} keeps it off node {pod.pinned}"
+            there = self._node_labels.get(pod.pinned, {})
+            for label, said in self._selects(value, given):
+                if there.get(label) != said:
+                    return f"node {pod.pinned} has the label {label}={said} no more"
         return ""
 
     def _refused_by(self, wanted: Mapping[str, PodView], workload: WorkloadSeen) -> tuple[str, ...]:
         """Of the nodes that pods wait for, those that have room for them: kube-scheduler knows something that nobody
         does here. (How many volumes a node takes, what its driver reports, what an admission plugin added.)"""
         there = sorted(wanted.keys() & self.nodes)
-        return tuple(n for n in there if not self.state.overfull(n) and not self._shut_out(wanted[n], workload))
+        well = (n for n in there if _is_well(self._offered[n]) and not self.state.overfull(n))
+        return tuple(n for n in well if not self._shut_out(wanted[n], workload))
+
+    def _selects(self, value: Workload, given: PodSetAssignment) -> list[tuple[str, str]]:
+        """Labels that its template and its flavors say the nodes of a pod set have."""
+        out = [pair for one in value.pod_sets if one.name == given.name for pair in one.shape.node_selector]
+        for name in value.admission.flavors_of(given) if value.admission is not None else ():
+            flavor = self.state.flavor(name)
+            out.extend(flavor.node_labels if flavor is not None else ())
+        return out
 
     def _tolerations(self, value: Workload, given: PodSetAssignment) -> tuple[Toleration, ...]:
         """Of the pods of a pod set, as they are made."""
@@ -1783,6 +1798,13 @@ class World:
         jobset = maker.owner[2] if maker is not None and maker.owner is not None else pod.jobset_uid
         for uid in (pod.owner_uid, jobset, self._job_of_workload.get(pod.workload_uid, "")):
             self._wake_job(uid)
+
+
+def _is_well(node: Node) -> bool:
+    """Does Kubernetes itself let pods come there?"""
+    return node.ready and not any(
+        taint.effect in KEEPS_OFF and taint.key.startswith(BY_CONDITION) for taint in node.taints
+    )
 
 
 def _made_before(pod: PodView, workload: WorkloadSeen | None) -> bool:

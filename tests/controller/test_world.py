@@ -1911,6 +1911,46 @@ def test_a_pod_whose_node_was_closed_to_new_pods_is_told_from_one_that_found_it_
     assert setting.world.sight(KEY, 100).pods.shut_out == "node n1 is no more"
 
 
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        ({"gpu": "h100", "own": "x", "more": "y"}, ""),
+        ({"own": "x"}, "node n1 has the label gpu=h100 no more"),  # its flavor's: what finds GPUs begins anew
+        ({"gpu": "h100-mig", "own": "x"}, "node n1 has the label gpu=h100 no more"),
+        ({"gpu": "h100"}, "node n1 has the label own=x no more"),  # that the template names
+    ],
+)
+def test_a_pod_whose_node_was_relabelled_is_told_from_one_that_found_it_full(labels: dict[str, str], why: str) -> None:
+    setting = Setting()
+    setting.state.apply(Put(Flavor("f", node_labels=(("gpu", "h100"),))))
+    given = Admission("q", (replace(ON_N1, flavors=(("gpu", "f"),)),))
+    shape = PodShape(node_selector=(("own", "x"),))
+    parts = (PodSet("main", 2, shape), PodSet("other", 1, PodShape(node_selector=(("elsewhere", "x"),))))
+    setting.world.workload_seen(seen(replace(HOLDS, admission=given, pod_sets=parts)))
+    setting.world.pod_seen(pod("a", ready=False, node="", pinned="n1", unschedulable_since=5))
+    setting.world.node_seen(Node("n1", labels=tuple(sorted(labels.items()))))
+    tally = setting.world.sight(KEY, 100).pods
+    assert (tally.shut_out, tally.refused_by) == (why, () if why else ("n1",))
+
+
+@pytest.mark.parametrize(
+    ("more", "blamed"),
+    [
+        ({}, ("n1",)),
+        ({"ready": False}, ()),
+        ({"taints": (Taint("node.kubernetes.io/disk-pressure", "", "NoSchedule"),)}, ()),
+        ({"taints": (Taint("node.kubernetes.io/disk-pressure", "", "PreferNoSchedule"),)}, ("n1",)),
+    ],
+)
+def test_a_node_that_is_not_well_is_not_to_blame_for_letting_no_pod_come(
+    more: dict[str, Any], blamed: tuple[str, ...]
+) -> None:
+    """Of one that is to blame it is said that nobody knows why."""
+    world = on_n1(ready=False, node="", pinned="n1", unschedulable_since=5).world
+    world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 4),), **more))
+    assert world.sight(KEY, 100).pods.refused_by == blamed
+
+
 def gang_of(state: State, pod: tuple[str, str] = ("ns", "a")) -> str:
     """As whose it is booked."""
     booked = state.ledger.nodes.pod(pod)
