@@ -239,8 +239,7 @@ def test_a_node_that_is_relabelled_keeps_its_gang_until_a_pod_is_made_again(must
     cp = muster.cp
     cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 16})
-    again = {"requeuingStrategy": {"backoffBaseSeconds": 1}}
-    muster.started(config={"podsUnschedulableTimeout": "6s", "waitForPodsReady": again})
+    muster.started(config={"podsUnschedulableTimeout": "6s"})
     cp.create(job("team-a", "runs", 2, gpus=4, seconds=None, backoffLimit=6))
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "the gang to run")
     (old,) = {pod["spec"]["nodeName"] for pod in running_pods(cp, "team-a")}
@@ -254,6 +253,8 @@ def test_a_node_that_is_relabelled_keeps_its_gang_until_a_pod_is_made_again(must
         return len(running_pods(cp, "team-a")) == 2 and old not in hosts
 
     cp.wait(elsewhere, 60, "all of it to be on the other node")
+    status = (workload_of(cp, "team-a", "runs") or {})["status"]
+    assert not status.keys() & {"requeueState", "avoidNodes"}, "it is neither a failed try nor the fault of the node"
 
 
 def test_a_right_that_is_taken_away_is_told_on_the_job_and_it_starts_when_that_is_back(muster: Installed) -> None:

@@ -33,7 +33,7 @@ from admission.controller.lifecycle import (
 from admission.controller.silence import Silence
 from admission.controller.standstill import Standstill
 from admission.engine.booking import is_device
-from admission.engine.counts import BY_CONDITION, CORDONED, KEEPS_OFF, refused_taint
+from admission.engine.counts import BY_CONDITION, CORDONED, KEEPS_OFF, refused_taint, toleration_of
 from admission.engine.model import (
     ClusterQueue,
     Event,
@@ -227,8 +227,9 @@ class World:
         """Of the latter, on which nobody stood when they were looked at last."""
         self._silence = Silence()
         self._silent = False
-        self._expelling: dict[str, tuple[Taint, ...]] = {}
-        """Taints that somebody put on a node that is well, to have pods off it."""
+        self._expelling: dict[str, dict[Taint, int]] = {}
+        """Taints that somebody put on a node that is well, to have pods off it, and when they were seen to come; ms
+        since the epoch, 0: they may have been there for long."""
         self._shut: dict[str, tuple[Taint, ...]] = {}
         """Those that keep new pods off it, a cordon among them."""
         self.nodes: set[str] = set()
@@ -846,8 +847,12 @@ class World:
         were_away = self._away.pop(node.name, ())
         if node.away:
             self._away[node.name] = node.away
-        expels = tuple(taint for taint in node.taints if taint.effect == "NoExecute" and taint.key not in LOST_TAINTS)
-        expelled = self._expelling.pop(node.name, ())
+        expelled = self._expelling.pop(node.name, {})
+        expels = {
+            taint: expelled.get(taint, at)
+            for taint in node.taints
+            if taint.effect == "NoExecute" and taint.key not in LOST_TAINTS
+        }
         if expels:
             self._expelling[node.name] = expels
         # What Kubernetes itself puts there, but for the cordon, comes and goes with the node's condition.
@@ -979,7 +984,7 @@ class World:
         everywhere = frozenset[str]().union(*hosts.values())
         gone, gone_until = self._gone(seen, everywhere, now, runs=job is not None and not job.suspended)
         bare, bare_until = self._bare(job, seen, now)
-        tainted = self._tainted(workload.value, hosts) if workload is not None else {}
+        tainted, tainted_until = self._tainted(workload.value, hosts, now) if workload is not None else ({}, None)
         lost = tuple(sorted({*gone, *bare, *tainted, *self._not_back(seen)}))
         priority = workload.value.priority if workload is not None else 0
         if job is not None and (not job.priority_class or job.priority_class in self.defaults.workload_priorities):
@@ -1001,7 +1006,7 @@ class World:
             tainted=tuple(sorted(tainted.items())),
             short=tuple(sorted((node, left) for node, left in bare.items() if node not in gone)),
             unnamed=tuple(sorted({*lost} - _hosts_given(workload.value))) if workload is not None and lost else (),
-            lost_at=earliest(gone_until, bare_until),
+            lost_at=earliest(gone_until, bare_until, tainted_until),
             heard_since=self._silence.over_since,
             made_since=self.making.ended_at(key, now),
             placed_since=self.placing.ended_at(key, now),
@@ -1577,22 +1582,30 @@ class World:
         here = [pod for pod in pods if pod.node == node and not pod.done]
         return bool(here) and all(pod.ready and not pod.terminating for pod in here)
 
-    def _tainted(self, value: Workload, hosts: Mapping[str, set[str]]) -> dict[str, str]:
+    def _tainted(self, value: Workload, hosts: Mapping[str, set[str]], now: int) -> tuple[dict[str, str], int | None]:
         """Nodes of a gang with a taint that takes its pods off them, and that taint. They are lost to the gang
-        alone: kubelet ends its pods there, which are waited for."""
+        alone: kubelet ends its pods there, which are waited for. Where they bear it for a while, half of that is left
+        to stop the gang: with the next moment at which another counts."""
         out: dict[str, str] = {}
+        until: int | None = None
         if not self._expelling or value.admission is None:
-            return out
+            return out, until
         for given in value.admission.pod_sets:
             here = hosts.get(given.name, set())
             if not here & self._expelling.keys():
                 continue
             tolerations = self._tolerations(value, given)
             for node in here & self._expelling.keys():
-                taint = refused_taint(self._expelling[node], tolerations)
-                if taint is not None:
-                    out[node] = taint.text
-        return out
+                for taint, since in self._expelling[node].items():
+                    borne = toleration_of(tolerations, taint)
+                    if borne is not None and borne.seconds is None:
+                        continue
+                    due = 0 if borne is None else max(since, value.admitted_at) + 500 * max(0, borne.seconds or 0)
+                    if now >= due:
+                        out.setdefault(node, taint.text)
+                    else:
+                        until = earliest(until, due)
+        return out, until
 
     def _shut_out(self, pod: PodView, workload: WorkloadSeen) -> str:
         """Why a pod that waits for its node cannot come to it, where somebody has closed that; else ""."""
@@ -1603,15 +1616,30 @@ class World:
         if CORDON in taints:
             return f"node {pod.pinned} is cordoned"
         for given in value.admission.pod_sets if value.admission is not None else ():
-            if given.name == pod.pod_set and (taint := refused_taint(taints, self._tolerations(value, given))):
+            if given.name != pod.pod_set:
+                continue
+            if taint := refused_taint(taints, self._tolerations(value, given)):
                 return f"the taint {taint.text} keeps it off node {pod.pinned}"
+            there = self._node_labels.get(pod.pinned, {})
+            for label, said in self._selects(value, given):
+                if there.get(label) != said:
+                    return f"node {pod.pinned} has the label {label}={said} no more"
         return ""
 
     def _refused_by(self, wanted: Mapping[str, PodView], workload: WorkloadSeen) -> tuple[str, ...]:
         """Of the nodes that pods wait for, those that have room for them: kube-scheduler knows something that nobody
         does here. (How many volumes a node takes, what its driver reports, what an admission plugin added.)"""
         there = sorted(wanted.keys() & self.nodes)
-        return tuple(n for n in there if not self.state.overfull(n) and not self._shut_out(wanted[n], workload))
+        well = (n for n in there if _is_well(self._offered[n]) and not self.state.overfull(n))
+        return tuple(n for n in well if not self._shut_out(wanted[n], workload))
+
+    def _selects(self, value: Workload, given: PodSetAssignment) -> list[tuple[str, str]]:
+        """Labels that its template and its flavors say the nodes of a pod set have."""
+        out = [pair for one in value.pod_sets if one.name == given.name for pair in one.shape.node_selector]
+        for name in value.admission.flavors_of(given) if value.admission is not None else ():
+            flavor = self.state.flavor(name)
+            out.extend(flavor.node_labels if flavor is not None else ())
+        return out
 
     def _tolerations(self, value: Workload, given: PodSetAssignment) -> tuple[Toleration, ...]:
         """Of the pods of a pod set, as they are made."""
@@ -1783,6 +1811,13 @@ class World:
         jobset = maker.owner[2] if maker is not None and maker.owner is not None else pod.jobset_uid
         for uid in (pod.owner_uid, jobset, self._job_of_workload.get(pod.workload_uid, "")):
             self._wake_job(uid)
+
+
+def _is_well(node: Node) -> bool:
+    """Does Kubernetes itself let pods come there?"""
+    return node.ready and not any(
+        taint.effect in KEEPS_OFF and taint.key.startswith(BY_CONDITION) for taint in node.taints
+    )
 
 
 def _made_before(pod: PodView, workload: WorkloadSeen | None) -> bool:

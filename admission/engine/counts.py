@@ -69,15 +69,20 @@ def integer(text: str) -> int | None:
     return int(text) if body.isascii() and body.isdigit() and len(body) < 20 else None
 
 
-def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
+def toleration_of(tolerations: Iterable[Toleration], taint: Taint) -> Toleration | None:
+    """The first that bears a taint: it says for how long."""
     for t in tolerations:
         if t.effect and t.effect != taint.effect:
             continue
         if t.key and t.key != taint.key:
             continue
         if t.operator == "Exists" or (t.key and _bears(t, taint.value)):
-            return True
-    return False
+            return t
+    return None
+
+
+def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
+    return toleration_of(tolerations, taint) is not None
 
 
 def _bears(toleration: Toleration, value: str) -> bool:
@@ -90,9 +95,13 @@ def _bears(toleration: Toleration, value: str) -> bool:
 
 
 def refused_taint(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...]) -> Taint | None:
-    """The first taint that keeps a pod off (PreferNoSchedule never does)."""
+    """The first taint that keeps a pod off (PreferNoSchedule never does). One that takes pods off does so, too, where
+    it is borne for a while: kube-scheduler would let the pod come, and it would be deleted then."""
     for taint in taints:
-        if taint.effect in KEEPS_OFF and not tolerates(tolerations, taint):
+        if taint.effect not in KEEPS_OFF:
+            continue
+        borne = toleration_of(tolerations, taint)
+        if borne is None or (borne.seconds is not None and taint.effect == "NoExecute"):
             return taint
     return None
 

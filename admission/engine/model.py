@@ -237,7 +237,7 @@ class Toleration(Value, frozen=True):
     value: str = ""
     effect: str = ""
     seconds: int | None = None
-    """How long a taint NoExecute is borne; None: for good. A taint that is there keeps nobody off by it."""
+    """How long a taint NoExecute is borne; None: for good."""
 
 
 class Flavor(Value, frozen=True):

@@ -1130,6 +1130,40 @@ def test_a_taint_that_takes_pods_off_a_node_loses_it_to_those_that_do_not_tolera
     assert world.sight(KEY, 0).tainted == ()
 
 
+@pytest.mark.parametrize(
+    ("own", "seen_at", "due"),
+    [
+        ((Toleration("repair", "Exists", seconds=60),), 5000, 35_000),  # half is left to stop the gang
+        ((Toleration("repair", "Exists", "", "NoExecute", 3600), Toleration("", "Exists")), 5000, 1_805_000),
+        ((Toleration("", "Exists"), Toleration("repair", "Exists", seconds=60)), 5000, None),  # the first counts
+        ((Toleration("repair", "Exists", seconds=-1),), 5000, 5000),
+        ((Toleration("repair", "Exists", seconds=60),), 0, 31_000),  # it was there before anybody looked
+        ((), 5000, 5000),
+    ],
+)
+def test_a_gang_that_bears_a_taint_for_a_while_is_stopped_before_its_pods_are_deleted(
+    own: tuple[Toleration, ...], seen_at: int, due: int | None
+) -> None:
+    setting = Setting()
+    world = setting.world
+    held = replace(HOLDS, admission=Admission("q", (ON_N1,)), admitted_at=1000)
+    world.workload_seen(seen(replace(held, pod_sets=(PodSet("main", 2, PodShape(tolerations=own)),))))
+    well = Node("n1", allocatable=(("gpu.example/gpu", 4),))
+    tainted = replace(well, taints=(Taint("repair", "now", "NoExecute"),))
+    if seen_at:
+        world.node_seen(well)
+    world.node_seen(tainted, seen_at)
+    world.node_seen(replace(tainted, labels=(("other", "x"),)), 20_000)
+    for now in (5000, (due or 10**9) - 1) if due != 5000 else ():
+        sight = world.sight(KEY, now)
+        assert (sight.tainted, sight.lost_at) == ((), due)
+    if due is not None:
+        assert world.sight(KEY, due).tainted == (("n1", "repair=now:NoExecute"),)
+        world.node_seen(well)
+        world.node_seen(tainted, 2_000_000)
+        assert bool(world.sight(KEY, 2_000_000).tainted) == (due == 5000)
+
+
 def test_a_node_is_avoided_from_the_second_loss_on_and_for_a_day() -> None:
     first = blamed((), ("n1",), 1000)
     assert [(entry.node, entry.until > 1000) for entry in first] == [("n1", False)]
@@ -1909,6 +1943,46 @@ def test_a_pod_whose_node_was_closed_to_new_pods_is_told_from_one_that_found_it_
     assert not setting.world.sight(KEY, 100).pods.shut_out
     setting.world.node_gone("n1")
     assert setting.world.sight(KEY, 100).pods.shut_out == "node n1 is no more"
+
+
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        ({"gpu": "h100", "own": "x", "more": "y"}, ""),
+        ({"own": "x"}, "node n1 has the label gpu=h100 no more"),  # its flavor's: what finds GPUs begins anew
+        ({"gpu": "h100-mig", "own": "x"}, "node n1 has the label gpu=h100 no more"),
+        ({"gpu": "h100"}, "node n1 has the label own=x no more"),  # that the template names
+    ],
+)
+def test_a_pod_whose_node_was_relabelled_is_told_from_one_that_found_it_full(labels: dict[str, str], why: str) -> None:
+    setting = Setting()
+    setting.state.apply(Put(Flavor("f", node_labels=(("gpu", "h100"),))))
+    given = Admission("q", (replace(ON_N1, flavors=(("gpu", "f"),)),))
+    shape = PodShape(node_selector=(("own", "x"),))
+    parts = (PodSet("main", 2, shape), PodSet("other", 1, PodShape(node_selector=(("elsewhere", "x"),))))
+    setting.world.workload_seen(seen(replace(HOLDS, admission=given, pod_sets=parts)))
+    setting.world.pod_seen(pod("a", ready=False, node="", pinned="n1", unschedulable_since=5))
+    setting.world.node_seen(Node("n1", labels=tuple(sorted(labels.items()))))
+    tally = setting.world.sight(KEY, 100).pods
+    assert (tally.shut_out, tally.refused_by) == (why, () if why else ("n1",))
+
+
+@pytest.mark.parametrize(
+    ("more", "blamed"),
+    [
+        ({}, ("n1",)),
+        ({"ready": False}, ()),
+        ({"taints": (Taint("node.kubernetes.io/disk-pressure", "", "NoSchedule"),)}, ()),
+        ({"taints": (Taint("node.kubernetes.io/disk-pressure", "", "PreferNoSchedule"),)}, ("n1",)),
+    ],
+)
+def test_a_node_that_is_not_well_is_not_to_blame_for_letting_no_pod_come(
+    more: dict[str, Any], blamed: tuple[str, ...]
+) -> None:
+    """Of one that is to blame it is said that nobody knows why."""
+    world = on_n1(ready=False, node="", pinned="n1", unschedulable_since=5).world
+    world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 4),), **more))
+    assert world.sight(KEY, 100).pods.refused_by == blamed
 
 
 def gang_of(state: State, pod: tuple[str, str] = ("ns", "a")) -> str:

@@ -110,6 +110,23 @@ def admitted(got: Placement | dict[str, dict[str, int]]) -> Admission:
             "taint k",
         ),
         ({"taints": (Taint("k", "v", "NoExecute"),)}, {"tolerations": (Toleration("", "Exists"),)}, ""),
+        # Borne for a while: its pods would come, and be deleted then. The first that bears it says for how long.
+        (
+            {"taints": (Taint("k", "v", "NoExecute"),)},
+            {"tolerations": (Toleration("k", "Exists", seconds=60),)},
+            "taint k",
+        ),
+        (
+            {"taints": (Taint("k", "v", "NoExecute"),)},
+            {"tolerations": (Toleration("k", "Exists", seconds=60), Toleration("", "Exists"))},
+            "taint k",
+        ),
+        (
+            {"taints": (Taint("k", "v", "NoExecute"),)},
+            {"tolerations": (Toleration("", "Exists"), Toleration("k", "Exists", seconds=60))},
+            "",
+        ),
+        ({"taints": (Taint("k", "v", "NoSchedule"),)}, {"tolerations": (Toleration("k", "Exists", seconds=60),)}, ""),
         # Numbers are compared, where the API server lets tolerations say so.
         ({"taints": (Taint("k", "950", "NoSchedule"),)}, {"tolerations": (Toleration("k", "Gt", "900"),)}, ""),
         ({"taints": (Taint("k", "950", "NoSchedule"),)}, {"tolerations": (Toleration("k", "Gt", "950"),)}, "taint k"),
