@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from e2e.api_client import finished
+from e2e.api_client import condition, finished
 from e2e.control_plane import RUN_SECONDS, ControlPlane
 from e2e.installed import NAMES, cluster_queue, cohort, flavor, job, local_queue, ours
 
@@ -85,6 +85,15 @@ def running_pods(cp: ControlPlane, namespace: str) -> list[dict[str, Any]]:
         for pod in cp.list("pods", namespace)
         if pod["spec"].get("nodeName") and pod["status"].get("phase") in ("Pending", "Running")
     ]
+
+
+def running(cp: ControlPlane, namespace: str, count: int) -> Callable[[], bool]:
+    """So many pods are on nodes, and not done."""
+    return lambda: len(running_pods(cp, namespace)) == count
+
+
+def ready(cp: ControlPlane, namespace: str, count: int) -> Callable[[], bool]:
+    return lambda: [condition(pod, "Ready") for pod in running_pods(cp, namespace)] == ["True"] * count
 
 
 def chosen_nodes(workload: dict[str, Any]) -> dict[str, list[str]]:

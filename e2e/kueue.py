@@ -38,14 +38,19 @@ ASKED_BY = ("batch-v1-job", "jobset-x-k8s-io", "kueue-x-k8s-io")
 IN_ETC = "mount -t tmpfs none /etc && mkdir -p /etc/kueue/metrics && ln -s {certificates} /etc/kueue/metrics/certs"
 
 
-@contextlib.contextmanager
-def kinds(cp: ControlPlane) -> Iterator[None]:
-    """Kueue's CRDs. They go again, as most tests name kinds that both groups have; no policy may keep them then."""
+def define(cp: ControlPlane) -> list[str]:
+    """Kueue's CRDs; their names."""
     files = sorted((build.manifests("kueue") / "crds").glob("*.yaml"))
-    names = [f"{file.stem.partition('_')[2]}.{KUEUE_GROUP}" for file in files]
     for file in files:
         cp.apply(file.read_text())
     cp.wait(lambda: cp.has(f"workloads.{KUEUE_GROUP}"), 30, "Kueue's CRDs to be served")
+    return [f"{file.stem.partition('_')[2]}.{KUEUE_GROUP}" for file in files]
+
+
+@contextlib.contextmanager
+def kinds(cp: ControlPlane) -> Iterator[None]:
+    """They go again, as most tests name kinds that both groups have; no policy may keep them then."""
+    names = define(cp)
     yield
     for kind in names:
         for meta in (left["metadata"] for left in cp.list(kind)):

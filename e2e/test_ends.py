@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from e2e.api_client import ApiError, condition, finished
 from e2e.control_plane import LOST, ControlPlane
-from e2e.gangs import admitted, ended, entry_of, pause, reason, running_pods, succeed, teams, workload_of
+from e2e.gangs import admitted, ended, entry_of, pause, ready, reason, running_pods, succeed, teams, workload_of
 from e2e.installed import Installed, job, jobset
 
 INDEX = "batch.kubernetes.io/job-completion-index"
-
-
-def _run(cp: ControlPlane, count: int) -> Callable[[], bool]:
-    def look() -> bool:
-        return [pod["status"].get("phase") for pod in running_pods(cp, "team-a")] == ["Running"] * count
-
-    return look
 
 
 def _told(cp: ControlPlane, name: str) -> str:
@@ -35,7 +27,7 @@ def test_a_held_job_whose_owner_wants_no_more_than_is_done_is_complete(muster: I
     cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 32})
     cp.apply([job("team-a", "train", 4, seconds=None)])
-    cp.wait(_run(cp, 4), 30, "its pods to run")
+    cp.wait(ready(cp, "team-a", 4), 30, "its pods to run")
     for pod in running_pods(cp, "team-a"):
         if pod["metadata"]["labels"][INDEX] in ("0", "1"):
             succeed(cp, pod)
@@ -80,7 +72,7 @@ def test_a_gang_that_is_stopped_as_its_pods_succeed_is_complete(muster: Installe
     _no_start_time(cp)
     try:
         cp.apply([job("team-a", "quick", 2, seconds=None)])
-        cp.wait(_run(cp, 2), 30, "its pods to run")
+        cp.wait(ready(cp, "team-a", 2), 30, "its pods to run")
         for pod in running_pods(cp, "team-a"):
             succeed(cp, pod)
         cp.wait(lambda: not running_pods(cp, "team-a"), 20, "its pods to be done")
@@ -109,7 +101,7 @@ def test_a_gang_whose_pods_fail_for_good_as_they_are_stopped_has_failed(muster: 
         made = jobset("team-a", "gang", {"w": (1, 2)}, seconds=None)
         made["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"] = {"rules": [rule]}
     cp.apply([made])
-    cp.wait(_run(cp, 2), 30, "its pods to run")
+    cp.wait(ready(cp, "team-a", 2), 30, "its pods to run")
     pods = [pod["metadata"]["name"] for pod in running_pods(cp, "team-a")]
     for name in pods:
         cp.patch("pods", name, {"metadata": {"annotations": {LOST: "true"}}}, "team-a")
@@ -140,7 +132,7 @@ def test_a_jobset_one_of_whose_jobs_fails_with_its_node_gives_its_quota_back(mus
     cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 16})
     cp.apply([jobset("team-a", "set", {"w": (2, 1)}, seconds=None, failurePolicy={"maxRestarts": 3})])
-    cp.wait(_run(cp, 2), 30, "its pods to run")
+    cp.wait(ready(cp, "team-a", 2), 30, "its pods to run")
     cp.apply([job("team-a", "next", 2, seconds=None)])
     drained = running_pods(cp, "team-a")[0]
     child, lost = drained["metadata"]["labels"]["job-name"], drained["spec"]["nodeName"]
@@ -154,4 +146,4 @@ def test_a_jobset_one_of_whose_jobs_fails_with_its_node_gives_its_quota_back(mus
     assert drained["metadata"]["name"] in reason(cp, "team-a", "set")[1]
     cp.set_node_ready(lost, True)
     cp.wait(lambda: cp.get("jobsets", "set", "team-a")["status"]["restarts"] == 1, 60, "it to begin anew")
-    cp.wait(_run(cp, 2), 60, "it to run again")
+    cp.wait(ready(cp, "team-a", 2), 60, "it to run again")

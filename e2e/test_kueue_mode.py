@@ -27,6 +27,7 @@ from e2e.bench import kueue, load
 from e2e.bench.load import GROUP, VERSION
 from e2e.control_plane import ControlPlane
 from e2e.gangs import entry_of
+from e2e.kueue import define
 from tests.docs.blocks import block
 
 USER = "admitter"
@@ -69,9 +70,7 @@ class Admitter:
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     with ControlPlane(apiserver_only=True) as cp:
-        for file in sorted((build.manifests("kueue") / "crds").glob("*.yaml")):
-            cp.apply(file.read_text())
-        cp.wait(lambda: cp.has(WORKLOADS), 30, "Kueue's CRDs to be served")
+        define(cp)
         yield cp
 
 

@@ -372,14 +372,20 @@ class Checker:
         self.cp.request("PATCH", path, body, params=params, content_type="application/apply-patch+yaml")
 
 
-def test_the_checks_of_a_reservation_are_those_that_its_queue_asks(muster: Installed) -> None:
-    cp = muster.cp
-    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+def two_flavors(cp: ControlPlane) -> Object:
+    """A node of 8 GPUs of each; a resource group of both."""
+    node_pool(cp, 1)
     cp.add_nodes(1, gpus=8, labels={"gpu": "spot"}, prefix="spot")
-    cp.apply([flavor("gpu", labels={"gpu": "h100"}), flavor("spot", labels={"gpu": "spot"})])
-    budget, late = Checker(cp), Checker(cp, "late")
+    cp.apply(flavor("spot", labels={"gpu": "spot"}))
     both = group({GPU: 8})
     both["flavors"] += group({GPU: 8}, "spot")["flavors"]
+    return both
+
+
+def test_the_checks_of_a_reservation_are_those_that_its_queue_asks(muster: Installed) -> None:
+    cp = muster.cp
+    both = two_flavors(cp)
+    budget, late = Checker(cp), Checker(cp, "late")
     on_one: Object = {"name": "budget", "onFlavors": ["gpu"]}
 
     def queue(*checks: Object, **more: Any) -> None:
@@ -505,12 +511,8 @@ def test_who_a_check_rejects_is_deactivated_until_somebody_says_otherwise(muster
 
 def test_a_check_of_one_flavor_asks_only_those_who_get_it(muster: Installed) -> None:
     cp = muster.cp
-    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
-    cp.add_nodes(1, gpus=8, labels={"gpu": "spot"}, prefix="spot")
-    cp.apply([flavor("gpu", labels={"gpu": "h100"}), flavor("spot", labels={"gpu": "spot"})])
+    both = two_flavors(cp)
     checker = Checker(cp)
-    both = group({GPU: 8})
-    both["flavors"] += group({GPU: 8}, "spot")["flavors"]
     cp.namespace("team-a")
     strategy = {"admissionChecks": [{"name": "budget", "onFlavors": ["spot"]}]}
     queue = cluster_queue("team-a", {}, resourceGroups=[both], admissionChecksStrategy=strategy)

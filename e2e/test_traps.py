@@ -6,7 +6,6 @@ What concerns hold and pins alone, without a controller, is `test_hold`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +20,9 @@ from e2e.gangs import (
     ended,
     entry_of,
     pause,
+    ready,
     reason,
+    running,
     running_pods,
     succeed,
     teams,
@@ -30,12 +31,7 @@ from e2e.gangs import (
 from e2e.installed import NAMES, Installed, job, jobset, ours, pod_template
 from e2e.invariants import check, report
 
-WORKLOADS = f"workloads.{NAMES.group}"
 H100 = {"gpu": "h100"}
-
-
-def _running(cp: ControlPlane, namespace: str, count: int) -> Callable[[], bool]:
-    return lambda: len(running_pods(cp, namespace)) == count
 
 
 def _nodes_of(cp: ControlPlane, namespace: str) -> set[str]:
@@ -53,10 +49,6 @@ def _stop(cp: ControlPlane, queue: str, policy: str) -> None:
 
 def _suspended(cp: ControlPlane, kind: str, namespace: str, name: str) -> bool:
     return bool(cp.get(kind, name, namespace)["spec"]["suspend"])
-
-
-def _ready(cp: ControlPlane, namespace: str, count: int) -> Callable[[], bool]:
-    return lambda: [condition(pod, "Ready") for pod in running_pods(cp, namespace)] == ["True"] * count
 
 
 def _phases(cp: ControlPlane, namespace: str) -> list[str]:
@@ -107,7 +99,7 @@ def test_a_jobset_that_starts_in_order_and_is_stopped_meanwhile_leaves_at_once(m
 
     cp.wait(held, 30, "it to be held")
     _stop(cp, "team-a", "None")
-    cp.wait(_running(cp, "team-a", 1), 30, "its leader to start")
+    cp.wait(running(cp, "team-a", 1), 30, "its leader to start")
     assert held(), "it is not started as a whole"
     pause(cp, "jobsets", "team-a", "set")
     cp.wait(lambda: not admitted(cp, "team-a", "set"), 60, "it to be stopped")
@@ -123,7 +115,7 @@ def test_a_held_job_may_be_edited_and_starts_as_it_is_then(muster: Installed) ->
     cp.apply(job("team-a", "edited", 4, seconds=None))
     cp.wait(lambda: reason(cp, "team-a", "edited")[0] == "TopologyPlacementFailed", 20, "it to wait for nodes")
     cp.patch("jobs", "edited", {"spec": {"parallelism": 2, "completions": 2}}, "team-a")
-    cp.wait(_running(cp, "team-a", 2), 30, "the smaller gang to run")
+    cp.wait(running(cp, "team-a", 2), 30, "the smaller gang to run")
     found = workload_of(cp, "team-a", "edited")
     assert found is not None
     assert [p["count"] for p in found["status"]["admission"]["podSetAssignments"]] == [2]
@@ -137,7 +129,7 @@ def test_a_held_job_may_be_edited_and_starts_as_it_is_then(muster: Installed) ->
     assert (entry["status"], entry["reason"]) == ("True", "Deactivated")
     assert reason(cp, "team-a", "edited")[0]
     pause(cp, "jobs", "team-a", "edited", None)
-    cp.wait(_running(cp, "team-a", 2), 30, "it to run again")
+    cp.wait(running(cp, "team-a", 2), 30, "it to run again")
 
 
 def test_a_lost_node_moves_the_whole_gang_and_fails_nobody(muster: Installed) -> None:
@@ -146,7 +138,7 @@ def test_a_lost_node_moves_the_whole_gang_and_fails_nobody(muster: Installed) ->
     cp.add_nodes(4, gpus=8, labels=H100)
     teams(cp, {"team-a": 32})
     cp.apply([job("team-a", "train", 2, seconds=None)])
-    cp.wait(_running(cp, "team-a", 2), 30, "its pods to run")
+    cp.wait(running(cp, "team-a", 2), 30, "its pods to run")
     lost = min(_nodes_of(cp, "team-a"))
     cp.set_node_ready(lost, False, wait=False)
     cp.wait(lambda: _suspended(cp, "jobs", "team-a", "train"), 10, "the whole gang to be suspended")
@@ -173,7 +165,7 @@ def test_a_foreign_pod_of_higher_priority_breaks_no_gang(muster: Installed) -> N
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "loud"}, "value": 10**6}
     )
     cp.apply([job("team-a", "train", 2, seconds=None)])
-    cp.wait(_running(cp, "team-a", 2), 30, "its pods to run")
+    cp.wait(running(cp, "team-a", 2), 30, "its pods to run")
     template = pod_template(8)
     pod: Object = {
         "apiVersion": "v1",
@@ -238,7 +230,7 @@ def test_pods_without_an_index_are_gated_pinned_and_let_go(muster: Installed) ->
             job("team-a", "long", 2, gpus=4, seconds=None, completions=5),
         ]
     )
-    cp.wait(_running(cp, "team-a", 5), 30, "all pods to be let go")
+    cp.wait(running(cp, "team-a", 5), 30, "all pods to be let go")
     found = workload_of(cp, "team-a", "loose")
     assert found is not None
     bound = [
@@ -277,7 +269,7 @@ def test_a_jobset_that_has_succeeded_before_its_pods_are_gone_is_charged_until_t
     _, workers = [part["template"]["spec"] for part in value["spec"]["replicatedJobs"]]
     workers["template"]["metadata"]["finalizers"] = ["example.com/slow"]
     cp.apply([value])
-    cp.wait(_running(cp, "team-a", 3), 30, "its pods to run")
+    cp.wait(running(cp, "team-a", 3), 30, "its pods to run")
     cp.apply([job("team-a", "second", 2, seconds=1)])
     (driver,) = [pod for pod in running_pods(cp, "team-a") if "driver" in pod["metadata"]["name"]]
     succeed(cp, driver)
@@ -301,7 +293,7 @@ def test_a_pod_that_is_lost_after_long_has_time_to_come_back(muster: Installed) 
     teams(cp, {"team-a": 32})
     restarts = jobset("team-a", "set", {"workers": (2, 1)}, seconds=None, failurePolicy={"maxRestarts": 3})
     cp.apply([job("team-a", "train", 2, seconds=None, backoffLimit=6), restarts])
-    cp.wait(_ready(cp, "team-a", 4), 30, "their pods to be ready")
+    cp.wait(ready(cp, "team-a", 4), 30, "their pods to be ready")
     first_leader.stop()
     muster.started(config={"waitForPodsReady": {"timeout": "2s", "recoveryTimeout": "60s"}})
     time.sleep(3)
@@ -326,7 +318,7 @@ def test_pods_that_are_done_or_have_failed_stand_for_none_that_is_not_ready(must
     cp.add_nodes(6, gpus=8, labels=H100)
     teams(cp, {"team-a": 48})
     cp.apply([job("team-a", "fails", 2, seconds=None, backoffLimit=6), job("team-a", "ends", 4, seconds=None)])
-    cp.wait(_ready(cp, "team-a", 6), 30, "their pods to be ready")
+    cp.wait(ready(cp, "team-a", 6), 30, "their pods to be ready")
     first_leader.stop()
     muster.started(config={"waitForPodsReady": {"timeout": "4s", "recoveryTimeout": "4s", "requeuingStrategy": again}})
     time.sleep(5)
@@ -356,7 +348,7 @@ def test_pods_of_another_namespace_are_no_part_of_a_gang_whatever_their_labels_s
     cp.add_nodes(2, gpus=8, labels=H100)
     teams(cp, {"team-a": 16, "team-b": 0})
     cp.apply([job("team-a", "train", 2, seconds=None)])
-    cp.wait(_running(cp, "team-a", 2), 30, "its pods to run")
+    cp.wait(running(cp, "team-a", 2), 30, "its pods to run")
     found = workload_of(cp, "team-a", "train")
     assert found is not None
     labels = {
@@ -375,7 +367,7 @@ def test_pods_of_another_namespace_are_no_part_of_a_gang_whatever_their_labels_s
         lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 0, 40, "its quota to be free again"
     )
     pause(cp, "jobs", "team-a", "train", None)
-    cp.wait(_running(cp, "team-a", 2), 40, "it to run again")
+    cp.wait(running(cp, "team-a", 2), 40, "it to run again")
 
 
 def test_a_gang_that_is_admitted_again_with_less_gives_back_only_what_is_done(muster: Installed) -> None:
@@ -395,14 +387,14 @@ def test_a_gang_that_is_admitted_again_with_less_gives_back_only_what_is_done(mu
         return str(cp.get("clusterqueues", "team-a")["status"]["flavorsReservation"][0]["resources"][0]["total"])
 
     cp.apply([job("team-a", "train", 4, seconds=None)])
-    cp.wait(_running(cp, "team-a", 4), 30, "its pods to run")
+    cp.wait(running(cp, "team-a", 4), 30, "its pods to run")
     one_ends("train")
     pause(cp, "jobs", "team-a", "train")
     cp.wait(lambda: not admitted(cp, "team-a", "train"), 60, "it to give its quota back")
     pause(cp, "jobs", "team-a", "train", None)
     workers: dict[str, Any] = {"parallelism": 3, "completions": None, "completionMode": "NonIndexed"}
     cp.apply([job("team-a", "queue", 3, seconds=None, **workers)])
-    cp.wait(_running(cp, "team-a", 6), 40, "what is left of it to run, and a queue of work beside it")
+    cp.wait(running(cp, "team-a", 6), 40, "what is left of it to run, and a queue of work beside it")
     cp.wait(lambda: held() == "48", 10, "all of it to be counted")
     one_ends("queue")
     cp.apply([job("team-a", "next", 2, seconds=None)])  # one host is free, and it wants two
@@ -431,7 +423,7 @@ def test_what_its_owner_says_of_nodes_is_respected(muster: Installed) -> None:
     }
     for name, (pods, spec, _) in rows.items():
         cp.create(job("team-a", name, pods, template=pod_template(8, None, **spec)))
-    cp.wait(_running(cp, "team-a", 5), 30, "all to run")
+    cp.wait(running(cp, "team-a", 5), 30, "all to run")
     for name, (_, _, nodes) in rows.items():
         mine = [p for p in running_pods(cp, "team-a") if p["metadata"]["labels"]["job-name"] == name]
         assert {p["spec"]["nodeName"] for p in mine} == nodes, name
@@ -446,7 +438,7 @@ def test_a_job_deleted_while_it_runs_is_charged_until_its_pods_are_gone(muster: 
     template = pod_template(8, None)
     template["metadata"]["finalizers"] = ["example.com/slow"]
     cp.apply([job("team-a", "first", 2, template=template)])
-    cp.wait(_running(cp, "team-a", 2), 30, "its pods to run")
+    cp.wait(running(cp, "team-a", 2), 30, "its pods to run")
     cp.apply([job("team-a", "second", 2)])
     cp.delete("jobs", "first", "team-a")
     cp.wait(lambda: cp.find("jobs", "first", "team-a") is None, 20, "the Job to be gone")
@@ -548,7 +540,7 @@ def test_a_drained_jobset_goes_elsewhere_and_keeps_nothing_of_its_old_place(must
     cp.wait(lambda: len(templates()) == 4, 30, "its Jobs to be made")
     before = templates()
     _stop(cp, "team-a", "None")
-    cp.wait(_running(cp, "team-a", 3), 30, "its pods to run")
+    cp.wait(running(cp, "team-a", 3), 30, "its pods to run")
     assert _nodes_of(cp, "team-a") == {"old-0", "old-1", "old-2"}
     _stop(cp, "team-a", "HoldAndDrain")
     cp.wait(lambda: not cp.list("pods", "team-a"), 30, "the queue to be drained")
@@ -559,7 +551,7 @@ def test_a_drained_jobset_goes_elsewhere_and_keeps_nothing_of_its_old_place(must
     _cordon(cp, {"old-0", "old-1", "old-2"})
     cp.add_nodes(3, gpus=8, labels=H100, prefix="new")
     _stop(cp, "team-a", "None")
-    cp.wait(_running(cp, "team-a", 3), 30, "its pods to run elsewhere")
+    cp.wait(running(cp, "team-a", 3), 30, "its pods to run elsewhere")
     assert _nodes_of(cp, "team-a") == {"new-0", "new-1", "new-2"}
     cp.delete("jobsets", "sim", "team-a")
     # Kubernetes' garbage collector looks for new kinds every half a minute: this test stands last, that it knows them.

@@ -25,6 +25,7 @@ from e2e import build
 from e2e.bench.load import GROUP, SIZES, Size
 from e2e.bench.play import Play, Tally
 from e2e.control_plane import ControlPlane
+from e2e.kueue import define
 
 OUT = Path("build/bench/cluster.json")
 MUSTER = ("-m", "admission.cli", "controller", "--workloads-only", f"--api-group={GROUP}", "--log-level=warning")
@@ -51,9 +52,7 @@ class Run:
 
     def go(self) -> None:
         with ControlPlane(apiserver_only=True, audit=False) as cp:
-            for file in sorted((build.manifests("kueue") / "crds").glob("*.yaml")):
-                cp.apply(file.read_text())
-            cp.wait(lambda: cp.has(f"workloads.{GROUP}"), 30, "Kueue's CRDs to be served")
+            define(cp)
             kubeconfig = str(cp.kubeconfig())
             url, token, tls = cp.url, cp.token(), cp.tls
             runner = _loop()

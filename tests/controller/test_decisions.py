@@ -43,7 +43,7 @@ from admission.jobs.kinds import JOBSET, view
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client, Conflict, NotFound
 from tests.controller.lab import GPU, NAMES, NOW, T0, World, cluster_queue, job, local_queue, own, workload
-from tests.controller.test_keep import NODE, running, until
+from tests.controller.test_keep import NODE, begun, events, running, told, until
 from tests.controller.test_leaks import Town
 
 
@@ -59,8 +59,7 @@ async def test_from_the_log_to_the_event_to_the_condition(world: World) -> None:
 
     async def said(reason: str) -> list[str]:
         """Decisions that Events of the job name, by their reason."""
-        events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-        found = [event for event in events if event["reason"] == reason and event["involvedObject"]["kind"] == "Job"]
+        found = [event for event in await events(world, reason) if event["involvedObject"]["kind"] == "Job"]
         return [event["metadata"].get("annotations", {}).get(NAMES.decision_annotation, "") for event in found]
 
     def logged(event: str) -> list[str]:
@@ -410,12 +409,7 @@ async def test_an_eviction_whose_write_fails_is_written_again(world: World, monk
 
         monkeypatch.setattr(controller.actuator, "carry_out", fails_at_first)
         await world.put(job("borrows", "team-b", pods=1))
-
-        async def runs() -> bool:
-            found = (await world.client.get("/apis/batch/v1/namespaces/ml/jobs/borrows"))["spec"]
-            return found["suspend"] is False
-
-        await until(runs)
+        await until(lambda: begun(world, "borrows"))
         ((_, seen),) = controller.world.workloads.items()
         await world.put(job("owner", "team-a", pods=2))
 
@@ -520,18 +514,14 @@ async def test_nobody_is_evicted_for_a_job_that_went_while_nobody_led(
         await world.put(one)
     for name in ("team-a", "team-b"):
         await world.put(local_queue(name, name))
-    workloads, jobs = f"/apis/{NAMES.api_version}/namespaces/ml/workloads", "/apis/batch/v1/namespaces/ml/jobs"
+    workloads = f"/apis/{NAMES.api_version}/namespaces/ml/workloads"
 
     async def names() -> list[str]:
         return [one["metadata"]["name"] for one in (await world.client.get(workloads))["items"]]
 
     async with running(world) as first:
         await world.put(job("borrows", "team-b", pods=1))
-
-        async def runs() -> bool:
-            return (await world.client.get(f"{jobs}/borrows"))["spec"]["suspend"] is False
-
-        await until(runs)
+        await until(lambda: begun(world, "borrows"))
         ((_, seen),) = first.world.workloads.items()
     gone = job("gone", "team-a", pods=2)
     gone["metadata"]["uid"] = "u-gone"
@@ -621,15 +611,11 @@ async def test_a_decision_that_fails_ends_nothing_and_is_made_again(
     await world.put(local_queue("main", "team-a"))
     await world.put(job("train", "main", pods=1))
 
-    async def started() -> bool:
-        found = await world.client.get("/apis/batch/v1/namespaces/ml/jobs/train")
-        return found["spec"]["suspend"] is False
-
     counted: list[int] = []
     with capture_logs() as lines:
         async with running(world) as controller:
             controller.watchers.undecided.append(lambda: counted.append(1))
-            assert await until(started)
+            assert await until(lambda: begun(world))
     assert len(counted) == 2
     told = [(line["log_level"], line["again_in_s"]) for line in lines if line["event"] == "decision failed"]
     assert told == [("error", 1.0), ("error", 2.0)]
@@ -676,13 +662,9 @@ async def test_a_gang_that_no_decision_can_be_made_on_sits_out_and_others_do_not
     for name, pods in (("bad", 2), ("alike", 2), ("good", 1)):
         await world.put(job(name, "main", pods=pods))
 
-    async def started() -> bool:
-        found = await world.client.get("/apis/batch/v1/namespaces/ml/jobs/good")
-        return found["spec"]["suspend"] is False
-
     with capture_logs() as lines:
         async with running(world) as controller:
-            assert await until(started)
+            assert await until(lambda: begun(world, "good"))
             held = {value.name: value.requeue_at for value in controller.state.workloads.values()}
     told = [line["about"] for line in lines if line["event"] == "decision failed"]
     assert len(told) == 1, "not once for each of those that ask for the same"
@@ -741,12 +723,7 @@ async def test_a_job_waits_for_the_priority_class_that_it_names(world: World) ->
     made["metadata"]["labels"][NAMES.priority_class_label] = "high"
     async with running(world) as controller:
         await world.put(made)
-
-        async def told() -> Any:
-            events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-            return [event["message"] for event in events if event["reason"] == "InvalidJob"]
-
-        assert await until(told) == ["WorkloadPriorityClass 'high' does not exist; there are: low"]
+        assert await until(lambda: told(world)) == ["WorkloadPriorityClass 'high' does not exist; there are: low"]
         assert not controller.world.workloads
         await put_class("high", 7)
 
@@ -771,12 +748,7 @@ async def test_a_job_waits_for_the_priority_class_that_its_pods_name(world: Worl
     made["spec"]["template"]["spec"]["priorityClassName"] = "night"
     async with running(world) as controller:
         await world.put(made)
-
-        async def told() -> Any:
-            events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-            return [event["message"] for event in events if event["reason"] == "InvalidJob"]
-
-        (said,) = await until(told)
+        (said,) = await until(lambda: told(world))
         assert said.startswith("PriorityClass 'night' (priorityClassName of its pods) does not exist")
         assert not controller.world.workloads
         body = {

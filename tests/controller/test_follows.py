@@ -34,7 +34,7 @@ from tests.controller.lab import (
     own,
     workload,
 )
-from tests.controller.test_keep import CHECK, NODE, quiet, running, until, workloads
+from tests.controller.test_keep import CHECK, NODE, begun, quiet, running, told, until, workloads
 
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"
 WORKLOADS = f"/apis/{API}/namespaces/ml/workloads"
@@ -85,11 +85,7 @@ async def test_a_gang_keeps_a_node_that_is_back(world: World) -> None:
     nodes = "/api/v1/nodes"
     async with running(world) as controller:
         await world.put(survives)
-
-        async def started() -> bool:
-            return not (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"]
-
-        await until(started)
+        await until(lambda: begun(world))
         await world.client.delete(f"{nodes}/n")
         assert await until(reads(world, names_lost_nodes))
         await world.put(NODE)
@@ -241,11 +237,6 @@ async def test_a_job_that_waits_may_come_to_say_that_fewer_pods_are_enough(world
     assert found["status"]["admission"]["podSetAssignments"][0]["count"] == 1
 
 
-async def told(world: World, reason: str = "InvalidJob") -> list[str]:
-    events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-    return [one["message"] for one in events if one["reason"] == reason]
-
-
 async def test_who_misspells_a_key_is_told_once_and_goes_on(world: World) -> None:
     await a_town(world, 16)
     async with running(world):
@@ -293,15 +284,11 @@ async def test_who_says_what_cannot_be_read_while_it_runs_is_told(world: World) 
     await a_town(world, 16)
     async with running(world):
         await world.put(job("train", "main"))
-
-        async def begun() -> bool:
-            return (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"] is False
-
-        await until(begun)
+        await until(lambda: begun(world))
         await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: "yes"}}})
         (message,) = await until(lambda: told(world))
         assert "'yes' is neither 'true' nor 'false'" in message
-        assert await begun()
+        assert await begun(world)
 
 
 async def test_what_others_say_of_a_waiting_workload_stays_when_its_job_changes(world: World) -> None:
@@ -771,10 +758,6 @@ async def test_whose_pods_its_namespace_never_takes_is_told_and_given_nothing(wo
     """Until it allows them. Whom it comes to forbid while it waits is queued no more, and who runs is let be."""
     path, less, more, words = REFUSING[name]
     await a_town_with_cpus(world)
-
-    async def started() -> bool:
-        return not (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"]
-
     await world.put(less)
     async with running(world) as controller:
         await world.put(asking())
@@ -782,7 +765,7 @@ async def test_whose_pods_its_namespace_never_takes_is_told_and_given_nothing(wo
         assert not controller.world.workloads
         await change(world, path, {"spec": more["spec"]})
         first = await until(reads(world, lambda raw: holds(raw) and raw))
-        await until(started)
+        await until(lambda: begun(world))
         await world.put(job("later", "main"))
 
         async def queued(count: int) -> bool:
@@ -793,7 +776,7 @@ async def test_whose_pods_its_namespace_never_takes_is_told_and_given_nothing(wo
         await change(world, path, {"spec": less["spec"]})
         await until(lambda: queued(1))
         assert set(await told(world)) == {words}
-        assert await started()
+        assert await begun(world)
 
 
 async def test_what_is_added_to_pods_and_changes_nothing_writes_nothing(world: World) -> None:

@@ -16,7 +16,7 @@ from admission.jobs.hold import Caller, mutate_job, validate_job, validate_pod
 from admission.jobs.kinds import JOB, JobView, view
 from tests.controller.lab import NAMES, World, condition, job
 from tests.controller.test_follows import JOBS, a_town, holds, its_workload, reads
-from tests.controller.test_keep import running, until
+from tests.controller.test_keep import begun, running, until
 from tests.controller.test_world import HOLDS, KEY, SET, pod, seen
 from tests.controller.test_world import JOB as RUNS
 
@@ -51,12 +51,9 @@ async def test_a_pod_that_says_it_is_of_a_job_keeps_nothing_for_it(world: World,
         await world.client.merge_patch(f"{JOBS}/one/status", {"status": {"conditions": [SUSPENDED]}})
 
         async def stopped() -> bool:
-            return bool((await world.client.get(f"{JOBS}/one"))["spec"]["suspend"])
+            return not await begun(world, "one")
 
-        async def started() -> bool:
-            return not await stopped()
-
-        assert await until(started)
+        assert await until(lambda: begun(world, "one"))
         pod = pod_of_another("idle-1-x", owner, uid)
         assert validate_pod(None, pod, TENANT, NAMES) is None, "anybody may make it"
         await world.put(pod)

@@ -310,7 +310,7 @@ async def test_a_job_without_a_label_waits_in_the_queue_of_its_namespace(world: 
         await world.put(local_queue("default", "team-a"))
     bare = job("bare")
     bare["metadata"]["labels"].pop(NAMES.queue_label)
-    made = await world.put(bare)
+    await world.put(bare)
     async with running(world, default_queue="default"):
 
         async def decided() -> dict[str, Any] | None:
@@ -326,12 +326,7 @@ async def test_a_job_without_a_label_waits_in_the_queue_of_its_namespace(world: 
         condition = await until(decided)
         if there:
             assert condition["status"] == "True"
-
-            async def begun() -> bool:
-                path = f"/apis/batch/v1/namespaces/ml/jobs/{made['metadata']['name']}"
-                return (await world.client.get(path))["spec"]["suspend"] is False
-
-            await until(begun)
+            await until(lambda: begun(world, "bare"))
         else:
             assert (condition["status"], condition["reason"]) == ("False", "Misconfigured")
             assert "default" in condition["message"]
@@ -348,9 +343,8 @@ async def test_who_is_not_governed_any_more_stays_held_and_is_told_and_found(wor
     async def jobs() -> dict[str, Any]:
         return {one["metadata"]["name"]: one for one in (await world.client.get(JOBS))["items"]}
 
-    async def said(kind: str) -> set[tuple[str, str]]:
-        events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-        return {(one["involvedObject"]["name"], one["message"]) for one in events if one["reason"] == kind}
+    async def said(reason: str) -> set[tuple[str, str]]:
+        return {(one["involvedObject"]["name"], one["message"]) for one in await events(world, reason)}
 
     async with running(world, default_queue="main", looked_at=everywhere):
         await world.put(job("runs", ""))
@@ -365,10 +359,10 @@ async def test_who_is_not_governed_any_more_stays_held_and_is_told_and_found(wor
         await world.client.merge_patch(f"{JOBS}/runs/status", {"status": stopped})
         await until(lambda: workloads(world, 0))
 
-        async def told() -> bool:
+        async def both() -> bool:
             return {name for name, _ in await said("InvalidJob")} == {"runs", "waits"}
 
-        await until(told)
+        await until(both)
         shown = await world.ask().jobs("ml")
         assert {(row.name, row.state) for row in shown.rows} == {("runs", State.HELD), ("waits", State.HELD)}
         why = await world.ask().why("waits", "ml")
@@ -473,17 +467,25 @@ async def workloads(world: World, count: int) -> bool:
     return len((await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads"))["items"]) == count
 
 
+async def events(world: World, reason: str) -> list[dict[str, Any]]:
+    there = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+    return [event for event in there if event["reason"] == reason]
+
+
+async def told(world: World, reason: str = "InvalidJob") -> list[str]:
+    return [event["message"] for event in await events(world, reason)]
+
+
+async def begun(world: World, name: str = "train") -> bool:
+    return (await world.client.get(f"{JOBS}/{name}"))["spec"]["suspend"] is False
+
+
 async def test_a_job_whose_label_is_empty_is_told_and_found(world: World) -> None:
     empty = job("train", "")
     empty["metadata"]["labels"] = {NAMES.queue_label: ""}
     await world.put(empty)
     async with running(world):
-
-        async def told() -> list[str]:
-            events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-            return [one["message"] for one in events if one["reason"] == "InvalidJob"]
-
-        (message,) = await until(told)
+        (message,) = await until(lambda: told(world))
     assert message.endswith("is empty: name a LocalQueue, or leave the label out")
     why = await world.ask().why("train", "ml")
     assert (why.standing.state, why.standing.detail, why.standing.message) == (State.HELD, "InvalidSpec", message)
@@ -502,21 +504,16 @@ async def test_a_job_over_which_the_controller_fails_is_told_once_and_found(
     await world.put(local_queue("main", "team-a"))
     async with running(world) as controller:
         await world.put(job("train", "main"))
-
-        async def told() -> list[dict[str, Any]]:
-            events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-            return [one for one in events if one["reason"] == "StepFailed"]
-
-        await until(told)
+        await until(lambda: events(world, "StepFailed"))
         controller.jobs.add(("Job", "ml", "train"))
         await until(lambda: quiet(controller))
         await controller.events.flush(everything=True)
 
         async def told_twice() -> bool:  # the writer of Events may be at it already
-            return [one["count"] for one in await told()] == [2]
+            return [one["count"] for one in await events(world, "StepFailed")] == [2]
 
         await until(told_twice)
-        (event,) = await told()
+        (event,) = await events(world, "StepFailed")
     assert "by a defect of the controller" in event["message"]
     why = await world.ask().why("train", "ml")
     assert (why.standing.state, why.standing.message) == (State.HELD, event["message"])
@@ -549,18 +546,13 @@ async def test_a_job_of_which_a_write_is_refused_is_told_why(
         return web.json_response(body, status=code) if mine else None
 
     world.sandbox.faults.append(refuse)
-
-    async def told() -> list[dict[str, Any]]:
-        events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-        return [one for one in events if one["reason"] == "Refused"]
-
     async with running(world):
         await world.put(job("train", "main"))
-        (event,) = await until(told)
-    assert said in event["message"]
+        (message,) = await until(lambda: told(world, "Refused"))
+    assert said in message
     why = await world.ask().why("train", "ml")
     if verb == "POST":
-        assert (why.standing.state, why.standing.message) == (State.HELD, event["message"])
+        assert (why.standing.state, why.standing.message) == (State.HELD, message)
     else:
         assert why.standing.state is State.STARTING
         assert [(one.reason, said in one.message) for one in why.unready] == [("NotStarted", True)]
@@ -582,19 +574,16 @@ async def test_a_defect_over_what_is_shown_ends_nobody(
     else:
         monkeypatch.setitem(_STATUS_OF, "LocalQueue", fails)
 
-    async def told() -> bool:
+    async def fell() -> bool:
         return bool(failed)
-
-    async def begun() -> bool:
-        return not (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"]
 
     async with running(world) as controller:
         controller.watchers.failure.append(lambda _, error: failed.append(error))
         await world.put(job("train", "main"))
-        await until(told)
+        await until(fell)
         spec = cluster_queue("team-a", 16)["spec"]
         await world.client.merge_patch(path("ClusterQueue", "team-a"), {"spec": spec})
-        await until(begun)
+        await until(lambda: begun(world))
     assert {type(error) for error in failed} == {AssertionError}
 
 
@@ -613,16 +602,12 @@ async def test_who_may_not_be_started_leaves_its_room_to_others(world: World, mo
         return web.json_response({"kind": "Status", "code": 400, "message": said}, status=400) if denied else None
 
     world.sandbox.faults.append(refuse)
-
-    async def begun() -> bool:
-        return not (await world.client.get(f"{JOBS}/other"))["spec"]["suspend"]
-
     async with running(world):
         held = await world.put(job("train", "main"))
         held["status"] = {"conditions": [lab.condition("Suspended", True, "JobSuspended", "")]}
         await world.client.put(f"{JOBS}/train/status", held)
         await world.put(job("other", "main"))
-        await until(begun)
+        await until(lambda: begun(world, "other"))
         why = await world.ask().why("train", "ml")
     assert why.standing.state is State.WAITING
     assert any(one.reason == "EvictedDueToPodsReadyTimeout" and said in one.message for one in why.history)
@@ -639,34 +624,22 @@ async def test_a_labelled_job_outside_the_governed_namespaces_is_told_and_goes_w
     ):
         await world.put(one)
     await world.put(job("train", "main"))
-    ml = "/api/v1/namespaces/ml"
-
-    async def told() -> list[str]:
-        events = (await world.client.get(f"{ml}/events"))["items"]
-        return [event["message"] for event in events if event["reason"] == "InvalidJob"]
 
     async def suspended() -> bool:
-        return bool((await world.client.get("/apis/batch/v1/namespaces/ml/jobs/train"))["spec"]["suspend"])
-
-    async def begun() -> bool:
-        return not await suspended()
+        return not await begun(world)
 
     async def label(value: str | None) -> None:
-        await world.client.merge_patch(ml, {"metadata": {"labels": {"muster": value}}})
+        await world.client.merge_patch("/api/v1/namespaces/ml", {"metadata": {"labels": {"muster": value}}})
 
     async with running(world, looked_at=LabelSelector((Requirement("muster", "In", ("governed",)),))):
-        (message,) = await until(told)
+        (message,) = await until(lambda: told(world))
         assert message.startswith("Jobs of namespace ml are not queued (namespaceSelector of the configuration)")
         await label("governed")
-        await until(begun)
+        await until(lambda: begun(world))
         await label(None)
         await until(suspended)
-
-        async def why() -> list[str]:
-            events = (await world.client.get(f"{ml}/events"))["items"]
-            return [event["message"] for event in events if event["reason"] == "EvictedDueToDeactivated"]
-
-        assert await until(why) == ["The namespace is not governed any more"]
+        why = await until(lambda: told(world, "EvictedDueToDeactivated"))
+    assert why == ["The namespace is not governed any more"]
 
 
 async def test_who_cannot_be_queued_as_it_is_keeps_the_server_busy_with_nothing(world: World) -> None:
@@ -676,13 +649,8 @@ async def test_who_cannot_be_queued_as_it_is_keeps_the_server_busy_with_nothing(
     asked = job("train", "main")
     asked["metadata"]["labels"][lab.NAMES.priority_class_label] = "no-such"
     await world.put(asked)
-
-    async def told() -> bool:
-        events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-        return any(event["reason"] == "InvalidJob" for event in events)
-
     async with running(world) as controller:
-        await until(told)
+        await until(lambda: told(world))
         looks: list[object] = []
         controller.watchers.step.append(lambda _, step: looks.append(step))
         controller._wrote_at -= 3600
