@@ -649,3 +649,20 @@ def test_pod_sets_that_would_fit_alone_are_told_how_much_is_left_beside_the_othe
     words = sentence(verdict.why)
     assert f"hold {left} of 4 pod(s) of p1 beside its other pod sets; {said}" in words
     assert verdict.why.detail is detail_of(verdict.why.reason, words) is detail
+
+
+def test_the_numbers_of_who_was_passed_by_are_those_of_now() -> None:
+    """It needs eight, and others have come and gone since it was tried: what is told live is what there is."""
+    town = alone()
+    town.put(queue("a", "", [(F, {"gpu": 8})]), gang("one", "a", 4), gang("other", "a", 4))
+    town.settle()
+    town.put(gang("new", "a", 8, created=1))
+    town.settle()
+    told = []
+    for gone in ("", "one"):
+        town.remove(type(town.gang("new")), ("ns", gone))
+        town.settle()
+        verdict = town.state.explain(("ns", "new"))
+        assert verdict is not None
+        told.append([(short.used, short.available) for short in verdict.why.shortfalls])
+    assert told == [[(8, 0)], [(4, 4)]]
