@@ -7,7 +7,7 @@ Memory is not counted in milli-units: 2**63 / 1000 bytes is 8.2 PiB, less than a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from decimal import ROUND_CEILING, Decimal, InvalidOperation, Overflow, localcontext
 from functools import lru_cache
 
@@ -157,11 +157,14 @@ def _whole(amount: int, units: Iterable[tuple[int, str]]) -> tuple[int, str]:
     return amount, ""
 
 
-def words(resource: str, *amounts: int, digits: int = 1, like: Iterable[int] = ()) -> tuple[str, ...]:
+def words(
+    resource: str, *amounts: int, digits: int = 1, like: Iterable[int] = (), up: Collection[int] = ()
+) -> tuple[str, ...]:
     """Amounts of one resource for people who read them beside each other; all are quantities. With few digits they
     are exact; else as many stand after the point as are asked for, and more, or all, where different ones would read
-    the same. Rounded down: who asks for what is said to be there gets it. Bytes are told in Ki to Ei, or in k
-    to E where all of `like` (default: the amounts) are short in these alone.
+    the same. Rounded down: who asks for what is said to be there gets it; those of `up` rounded up: who grants what is
+    said to be asked for has granted enough. Bytes are told in Ki to Ei, or in k to E where all of `like` (default: the
+    amounts) are short in these alone.
 
     >>> words("memory", 8 * 2**30, 8 * 2**30 - 2**10, 253 * 10**9)
     ('8Gi', '7.99Gi', '235.6Gi')
@@ -173,8 +176,8 @@ def words(resource: str, *amounts: int, digits: int = 1, like: Iterable[int] = (
     units = _DECIMAL if by_tens else _BINARY
     told: dict[int, str] = {}
     for places in range(digits, _MOST_DIGITS + 1):
-        told = {amount: _rounded(resource, amount, places, units) for amount in amounts}
-        if len(set(told.values())) == len(told):
+        told = {amount: _rounded(resource, amount, places, units, up=amount in up) for amount in amounts}
+        if len(set(told.values())) == len(told) and (not up or _in_order(resource, told)):
             break
     else:
         told = {amount: format(resource, amount) for amount in amounts}
@@ -184,24 +187,29 @@ def words(resource: str, *amounts: int, digits: int = 1, like: Iterable[int] = (
 _MOST_DIGITS = 3
 
 
+def _in_order(resource: str, told: Mapping[int, str]) -> bool:
+    read = [parse(resource, told[amount]) for amount in sorted(told)]
+    return read == sorted(read)
+
+
 def _short(amount: int, units: Iterable[tuple[int, str]]) -> str:
     """The exact text, where that has four digits at most; else ""."""
     number, suffix = _whole(amount, units)
     return f"{number}{suffix}" if abs(number) < 10_000 else ""
 
 
-def _rounded(resource: str, amount: int, digits: int, units: tuple[tuple[int, str], ...]) -> str:
+def _rounded(resource: str, amount: int, digits: int, units: tuple[tuple[int, str], ...], *, up: bool = False) -> str:
     if amount < 0:
         return "-" + _rounded(resource, -amount, digits, units)
     if resource == "cpu":
         # Below ten as Kubernetes writes parts of them.
-        return format(resource, amount) if amount < 10_000 else _decimals(amount, 1000, digits)
+        return format(resource, amount) if amount < 10_000 else _decimals(amount, 1000, digits, up=up)
     if not _counts_bytes(resource, amount):
         return format(resource, amount)
     if exact := _short(amount, units):
         return exact
     unit, suffix = next((unit, suffix) for unit, suffix in units if amount >= unit)
-    return _decimals(amount, unit, digits + (amount < 10 * unit)) + suffix
+    return _decimals(amount, unit, digits + (amount < 10 * unit), up=up) + suffix
 
 
 def _counts_bytes(resource: str, amount: int) -> bool:
@@ -209,8 +217,8 @@ def _counts_bytes(resource: str, amount: int) -> bool:
     return is_bytes(resource) or (resource != "pods" and amount > 0 and amount % 2**20 == 0)
 
 
-def _decimals(amount: int, unit: int, digits: int) -> str:
-    whole, rest = divmod(amount * 10**digits // unit, 10**digits)
+def _decimals(amount: int, unit: int, digits: int, *, up: bool = False) -> str:
+    whole, rest = divmod((amount * 10**digits + (unit - 1 if up else 0)) // unit, 10**digits)
     return f"{whole}.{rest:0{digits}d}".rstrip("0").removesuffix(".")
 
 

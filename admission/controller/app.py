@@ -895,9 +895,9 @@ class Controller:
 
     def verdict(self, key: Key) -> Verdict | None:
         """Why a gang waits, as known now: who stands behind one of equal shape is refused as that one is, and was told
-        when the reason was another."""
+        when the reason was another; and who is passed by was told other numbers."""
         told = self.verdicts.get(key)
-        found = self.state.refused_behind(key) if told is not None else None
+        found = self.state.refused_since(key) if told is not None else None
         return told if found is None else self._in_jobs_words(found)
 
     def _in_jobs_words(self, verdict: Verdict) -> Verdict:

@@ -235,7 +235,8 @@ def _lacks_table(lacks: Sequence[Lack]) -> Table:
             )
         else:
             said = (lack.requested, lack.available, lack.nominal, lack.used)
-            numbers = quantity.words(lack.resource, *(quantity.parse(lack.resource, one or "0") for one in said))
+            asked, *there = (quantity.parse(lack.resource, one or "0") for one in said)
+            numbers = quantity.words(lack.resource, asked, *there, up=(asked,))
             table.add_row(lack.flavor, f"quota of {lack.resource}", *numbers, lack.limited_by)
     return table
 
@@ -247,7 +248,7 @@ def _room_table(rooms: Sequence[Room]) -> Table:
     for room in rooms:
         missing = max(0, room.asked - room.free)
         *cells, short_of = quantity.words(
-            room.resource, room.asked, room.free, room.most, room.nominal, room.used, missing
+            room.resource, room.asked, room.free, room.most, room.nominal, room.used, missing, up=(room.asked, missing)
         )
         ends = f": ends at {room.limited_by}" if room.limited_by else ""
         if room.least > room.most:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from admission.engine.booking import HOST_PORT, PODS, add_amounts, takes
 from admission.engine.counts import tolerates
-from admission.engine.fit import Fit, Part, RefusedError, Slot
+from admission.engine.fit import Fit, Held, Part, RefusedError, Slot
 from admission.engine.misfit import Shortfall
 from admission.engine.mixed import Mixed, Work
 from admission.engine.model import Admission, Detail, Domain, Key, Misfit, Rules, TopologyAssignment
@@ -192,13 +192,16 @@ class _Muster:
             add_amounts(standing.setdefault(row, {}), amounts.items(), 1)
         units = self._units(parts)
         failed: Part | None = None
+        beside_it: dict[int, dict[str, int]] = {}
+        """What the pod sets placed before it had taken."""
         for order in _orders(units, self._hardness):
             held = {row: dict(amounts) for row, amounts in standing.items()}
             takes_of: dict[str, Take] = {}
             for unit in order:
                 got = self._unit(unit, held)
                 if isinstance(got, Part):
-                    failed = failed or got
+                    if failed is None:
+                        failed, beside_it = got, held
                     break
                 takes_of.update(got)
             else:
@@ -212,7 +215,7 @@ class _Muster:
                 return self._answer(parts, joint)
         self.work.found_nothing()
         assert failed is not None
-        return self._misfit(failed, parts)
+        return self._misfit(failed, parts, beside_it)
 
     def _stand_again(self, part: Part, standing: dict[int, dict[str, int]]) -> None:
         """Leave of its slots those that have room; what stands there is noted in `standing`."""
@@ -338,8 +341,8 @@ class _Muster:
             )
         return out
 
-    def _misfit(self, part: Part, parts: Sequence[Part]) -> Misfit:
-        return Shortfall(self.fit, self._fits_when_empty).misfit(part, parts)
+    def _misfit(self, part: Part, parts: Sequence[Part], held: Held | None = None) -> Misfit:
+        return Shortfall(self.fit, self._fits_when_empty).misfit(part, parts, held or {})
 
     def _fits_when_empty(self) -> bool:
         empty = replace(self.fit.question, empty=True, explain=False, own="")

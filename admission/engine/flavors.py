@@ -20,6 +20,7 @@ Nothing here changes the ledger. Amounts asked for are totals over the pods that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -644,26 +645,38 @@ class _Scan:
 
     def _never_together(self, pod_sets: Sequence[PodSetRequest]) -> PodSetChoice | None:
         """Of pod sets that have one flavor to choose from, all together: the first with which they are more than that
-        could ever give. None where there is none, or that cannot be told. One of those in front lacks what may be free
-        later; if that alone were said, the gang would wait for what never helps it."""
+        could ever give, and how much all of them ask for. None where there is none, or that cannot be told. One of
+        those in front lacks what may be free later; if that alone were said, the gang would wait for what never helps
+        it."""
         if self.is_replacement or self.workload.admission is not None:
             return None
-        totals: dict[FlavorResource, int] = {}
+        in_all, so_far = self._asked_in_all(pod_sets), Counter[FlavorResource]()
         for asked in pod_sets:
             never: list[Shortfall] = []
             for resource, amount in asked.total:
-                group = self.group_of.get(resource)
-                if group is None or len(group.flavors) != 1:
+                fr = self._sole(resource)
+                if fr is None:
                     continue
-                fr = (group.flavors[0].name, resource)
-                total = totals[fr] = totals.get(fr, 0) + amount
-                if amount and total > self.node.potential(fr):
-                    never.append(self._shortfall(asked.pod_set.name, fr, total, Detail.NEVER_FITS_QUOTA))
+                so_far[fr] += amount
+                if amount and so_far[fr] > self.node.potential(fr):
+                    never.append(self._shortfall(asked.pod_set.name, fr, in_all[fr], Detail.NEVER_FITS_QUOTA))
             if never:
                 of = {short.flavor: [s for s in never if s.flavor == short.flavor] for short in never}
                 attempts = [Attempt(f, Mode.NO_FIT, 0, Reason.EXCEEDS_MAX_QUOTA, tuple(of[f])) for f in sorted(of)]
                 return PodSetChoice(asked, {}, tuple(attempts), tuple(never))
         return None
+
+    def _sole(self, resource: str) -> FlavorResource | None:
+        """The one pair of which a resource could be had; None where there are several, or none."""
+        group = self.group_of.get(resource)
+        return (group.flavors[0].name, resource) if group is not None and len(group.flavors) == 1 else None
+
+    def _asked_in_all(self, pod_sets: Sequence[PodSetRequest]) -> Counter[FlavorResource]:
+        """By all pod sets, of flavors that are their only ones."""
+        out = Counter[FlavorResource]()
+        for asked in pod_sets:
+            out.update({fr: amount for resource, amount in asked.total if (fr := self._sole(resource)) is not None})
+        return out
 
     def _choose_alone(self, asked: PodSetRequest, group: ResourceGroup) -> PodSetChoice | None:
         """As `_choose` of a pod set that is in no topology group, in a queue with one flavor; None where it asks for
@@ -916,7 +929,8 @@ class _Scan:
         node = self.node
         quota = node.quotas.get(fr)
         nominal = 0 if quota is None else quota.nominal
-        end = node.end_of(fr, total) or node
+        never = detail is Detail.NEVER_FITS_QUOTA
+        end = node.potential_end(fr) if never else node.end_of(fr, total) or node
         if detail is None:
             if end.parent is not None:
                 detail = Detail.BORROWING_LIMIT
@@ -933,6 +947,7 @@ class _Scan:
             available=node.available(fr),
             borrowable=max(0, node.potential(fr) - nominal),
             limited_by=end.name,
+            allowed=node.allowed_by(end, fr) if detail is Detail.BORROWING_LIMIT else None,
             covers=self.group_of[fr[1]].covered,
         )
 

@@ -302,6 +302,10 @@ class Memos:
         if memo is not None and memo.lack is not None:
             self._doubted[queue, bucket] = (memo, -1)
 
+    def is_stale(self, queue: str, bucket: int) -> bool:
+        """Are the numbers in its memo those of an earlier trial."""
+        return (queue, bucket) in self._stale
+
     def stale(self) -> set[Key]:
         """Of whom the numbers in the memo are those of an earlier trial."""
         return {

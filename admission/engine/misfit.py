@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from admission.engine import topology
 from admission.engine.booking import HOST_PORT
 from admission.engine.counts import refused_taint
-from admission.engine.fit import Fit, Part
+from admission.engine.fit import Fit, Held, Part
 from admission.engine.model import Detail, Misfit, of_class_label
 from admission.engine.table import Excluded
 from admission.engine.topology import Ints
@@ -24,13 +24,19 @@ class Shortfall:
         self.fit = fit
         self._fits_when_empty = fits_when_empty
 
-    def misfit(self, part: Part, parts: Sequence[Part]) -> Misfit:
+    def misfit(self, part: Part, parts: Sequence[Part], held: Held) -> Misfit:
+        """Of `part`, for which no room was left where those placed before it `held` theirs."""
         counts = self.fit.thinned(part, self.fit.counts(part, {}, None))
         table, tree, shape = self.fit.table, part.tree, part.shape
         placeable = self._placeable(part, counts)
         message = ""
+        beside: Held = {}
         if placeable >= part.request.count and len(parts) > 1:
-            message = f"its {part.request.count} pods would fit alone, but not beside the other pod sets"
+            left = self._placeable(part, self.fit.thinned(part, self.fit.counts(part, held, None)))
+            if left < part.request.count:
+                placeable, beside = left, held
+            else:
+                message = f"its {part.request.count} pods would fit alone, but not beside the other pod sets"
         if (wanted := part.request.pod_set.shape.exclusive) is not None and not message:
             fit = len(self._own_domains(part, counts))
             there = len(table.column(wanted.key)[1])
@@ -61,6 +67,7 @@ class Shortfall:
             nodes=len(table.names),
             level=tree.levels[shape.required] if shape.required is not None else "",
             message=message,
+            beside=bool(beside),
         )
         if not self.fit.question.explain:
             return misfit
@@ -72,12 +79,12 @@ class Shortfall:
             detail = Detail.NO_NODES
         elif not fits:
             # What only repair keeps from it is no reason to call it too large.
-            bare = self._placeable(part, self.fit.thinned(part, table.counts(part.filter, part.per_pod, True)))
-            sound = self._placeable(part, self.fit.thinned(part, table.sound_counts(part.filter, part.per_pod)))
+            bare = self._left(part, table.counts(part.filter, part.per_pod, True), beside)
+            sound = self._left(part, table.sound_counts(part.filter, part.per_pod), beside)
             unusable = sound > bare and sound >= part.request.count
             detail = Detail.NODES_UNUSABLE if unusable else Detail.NEVER_FITS_NODES
             if sound < part.request.count:
-                whole = self._placeable(part, self.fit.thinned(part, table.whole_counts(part.filter, part.per_pod)))
+                whole = self._left(part, table.whole_counts(part.filter, part.per_pod), beside)
                 if whole >= part.request.count:
                     detail, sound = Detail.NODES_TAKEN, whole
             sound = min(sound, part.request.count)
@@ -85,6 +92,15 @@ class Shortfall:
         return replace(
             misfit, nodes=nodes, excluded=excluded, fits_when_empty=fits, detail=detail, sound=sound, beyond=beyond
         )
+
+    def _left(self, part: Part, counts: Ints, beside: Held) -> int:
+        """How many of its pods rows with these counts hold at least, where other pod sets stand that hold so much."""
+        if beside:
+            counts = counts.copy()
+            for row, held in beside.items():
+                counts[row] -= max(-(-held.get(name, 0) // amount) for name, amount in part.per_pod)
+            counts = np.maximum(counts, 0)
+        return self._placeable(part, self.fit.thinned(part, counts))
 
     def _beyond(self, part: Part) -> tuple[tuple[str, int, int], ...]:
         table = self.fit.table

@@ -850,6 +850,8 @@ class Shortfall(Value, frozen=True):
     """What it could borrow at most beyond its nominal quota with nobody else there."""
     limited_by: str = ""
     """The ClusterQueue or Cohort at which the request ends."""
+    allowed: int | None = None
+    """With BORROWING_LIMIT: what that limit would let this queue take now. The cohort may have less than that."""
     candidates: int = 0
     """Gangs that a preemption looked at."""
     unlawful: tuple[tuple[str, int], ...] = ()
@@ -879,6 +881,8 @@ class Misfit(Value, frozen=True):
     beyond: tuple[tuple[str, int, int], ...] = ()
     """(resource, asked for each pod, most that one node could give if no gang were there) where that is too little."""
     message: str = ""
+    beside: bool = False
+    """They would hold the pods of this pod set alone, and `placeable` of them beside the others of the gang."""
 
 
 class Why(Value, frozen=True):

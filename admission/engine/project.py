@@ -65,7 +65,8 @@ def project(workload: Workload, what: Verdict | Decision) -> Projection:
         case Claim(record=record) if not record.victims:
             return Projection()  # nobody was evicted: the verdict that comes with it says what it waits for
         case Claim(record=record):
-            waits = f"Waiting for {len(record.victims)} evicted workload(s) to leave; the room they free is kept for it"
+            leave = f"{len(record.victims)} evicted workload(s)"
+            waits = sentence(Why(Reason.WAITING_FOR_PREEMPTED, Detail.VICTIMS_LEAVING, subject=leave))
             return Projection(((QUOTA_RESERVED, False, Reason.WAITING_FOR_PREEMPTED.value, waits),))
         case Cancel(why=why):
             text = sentence(why)
@@ -316,12 +317,14 @@ def shortfall_sentence(short: Shortfall) -> str:
     borrow = max(0, min(short.borrowable, short.borrowable - max(0, short.used - short.nominal)))
     now = max(0, short.available)
     free = max(0, now - own)
+    allowed = now if short.allowed is None else max(0, short.allowed)
     never = short.detail is Detail.NEVER_FITS_QUOTA
     numbers = {short.requested, short.nominal}
-    numbers |= {short.nominal + short.borrowable, short.borrowable} if never else {own, borrow, now, free}
+    numbers |= {short.nominal + short.borrowable, short.borrowable} if never else {own, borrow, now, free, allowed}
     # In the units of what does not change from moment to moment.
     like = short.requested, short.nominal
-    said = dict(zip(numbers, quantity.words(short.resource, *numbers, digits=3, like=like), strict=True))
+    words = quantity.words(short.resource, *numbers, digits=3, like=like, up=(short.requested,))
+    said = dict(zip(numbers, words, strict=True))
     asked = f"needs {said[short.requested]} {short.resource} of flavor {short.flavor}"
     if never:
         text = (
@@ -336,7 +339,7 @@ def shortfall_sentence(short: Shortfall) -> str:
         if borrow:
             parts.append(f"{said[borrow]} more could be borrowed")
         if short.detail is Detail.BORROWING_LIMIT:
-            parts.append(f"the borrowing limit of {short.limited_by} allows only {said[now]}")
+            parts.append(f"the borrowing limit of {short.limited_by} allows only {said[allowed]}")
         elif short.detail is Detail.COHORT_SHORT:
             parts.append(f"cohort {short.limited_by} has {said[free] if free else 'none'} free")
         text = f"{asked}; its ClusterQueue has {', '.join(parts)}"
@@ -354,6 +357,7 @@ def misfit_sentence(misfit: Misfit, *, quota: bool = True) -> str:
     if misfit.detail is Detail.NO_NODES:
         return f"No node belongs to flavor {misfit.flavor}; {misfit.pods} pod(s) of {misfit.pod_set} need one"
     where = f" within one {misfit.level}" if misfit.level else ""
+    where += " beside its other pod sets" if misfit.beside else ""
     text = (
         f"{'Quota allows it, but the' if quota else 'The'} nodes of flavor {misfit.flavor} hold {misfit.placeable} of "
         f"{misfit.pods} pod(s) of {misfit.pod_set}{where}"
@@ -374,7 +378,7 @@ def misfit_sentence(misfit: Misfit, *, quota: bool = True) -> str:
         if misfit.sound > misfit.placeable:
             text += f" (those kept out included, they could take {misfit.sound} of {misfit.pods})"
         for resource, each, most in misfit.beyond:
-            said, there = quantity.words(resource, each, max(0, most))
+            said, there = quantity.words(resource, each, max(0, most), up=(each,))
             text += f"; a pod asks for {said} {resource}, of which no node could give more than {there}"
     elif misfit.fits_when_empty:
         text += "; it fits once running workloads end"

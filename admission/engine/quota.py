@@ -390,6 +390,30 @@ class QuotaNode:
         """The first of them."""
         return next(iter(self.limit_of(fr, amount, first=True)), None)
 
+    def allowed_by(self, end: QuotaNode, fr: FlavorResource) -> int | None:
+        """What the borrowing limit of a node on the path would let this one take now, whatever there is above that;
+        None where it has none."""
+        below = 0
+        for node in self._path:
+            used, local = node.usage.get(fr, 0), node.local.get(fr, 0)
+            below += max(0, local - used)
+            if node is end:
+                quota = node.quotas.get(fr)
+                if quota is None or quota.borrowing_limit is None:
+                    break
+                return below + node.subtree.get(fr, 0) - local - max(0, used - local) + quota.borrowing_limit
+        return None
+
+    def potential_end(self, fr: FlavorResource) -> QuotaNode:
+        """The node that keeps `potential` from being more: by its borrowing limit, or the root, by its quota."""
+        for node in self._path:
+            above, quota = node.parent, node.quotas.get(fr)
+            if above is not None and quota is not None and quota.borrowing_limit is not None:
+                most = node.subtree.get(fr, 0) + quota.borrowing_limit
+                if most <= node.local.get(fr, 0) + above.potential(fr):
+                    return node
+        return self.root
+
     def fits(self, usage: Usage) -> bool:
         """Could all of `usage` be added within quota."""
         return not any(amount > 0 and self.balance(fr) < amount for fr, amount in usage.items())

@@ -1010,15 +1010,38 @@ class State:
                 return Verdict(key, Standing.ACTIVE, Why(Reason.WAITING_FOR_QUOTA, Detail.BEHIND_HEAD, subject=first))
         memo = line.parked.get(bucket)
         if memo is not None:
-            return replace(memo.verdict, key=key)
+            return replace(memo.verdict, key=key, why=self._why_now(name, bucket, memo))
         return Verdict(key, Standing.ACTIVE, Why(Reason.PENDING_EVALUATION, Detail.NEXT_CYCLE))
 
-    def refused_behind(self, key: Key) -> Verdict | None:
-        """What is known of a gang by another of its bucket that was refused, since that was; None: nothing."""
+    def refused_since(self, key: Key) -> Verdict | None:
+        """What is known of a gang by another of its bucket that was refused, or that would be refused again, since it
+        was told; None: nothing."""
         memo = self._memo_of(key)
-        if memo is None or memo.verdict.key == key or self.queues[self._entry[key][0]].strict:
+        if memo is None:
             return None
-        return replace(memo.verdict, key=key)
+        name, bucket, _ = self._entry[key]
+        other = memo.verdict.key != key
+        if (other and self.queues[name].strict) or not (other or self.memos.is_stale(name, bucket)):
+            return None
+        return replace(memo.verdict, key=key, why=self._why_now(name, bucket, memo))
+
+    def _why_now(self, name: str, bucket: int, memo: Memo) -> Why:
+        """Who was passed by lacks what it lacked, and by the numbers of now. (Beside room that is kept for others they
+        are those of its last trial.)"""
+        why, lack, node = memo.verdict.why, memo.lack, self.ledger.tree.queue(name)
+        if lack is None or lack.beside or lack.claim or node is None or not self.memos.is_stale(name, bucket):
+            return why
+        shorts = []
+        for short in why.shortfalls:
+            fr = (short.flavor, short.resource)
+            if not (short.flavor and short.requested):
+                shorts.append(short)
+                continue
+            end = node.end_of(fr, short.requested)
+            allowed = None if short.allowed is None or end is None else node.allowed_by(end, fr)
+            now = {"used": node.usage.get(fr, 0), "available": node.available(fr), "allowed": allowed}
+            shorts.append(replace(short, **now))
+        return replace(why, shortfalls=tuple(shorts))
 
     def _next_turn(self, gang: Workload) -> str:
         """Which flavors a gang tries first that got no nodes on others, where it has a choice."""

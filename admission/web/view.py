@@ -499,7 +499,8 @@ def _short(short: Shortfall) -> Json:
         "used": short.used,
     }
     exact = {what: quantity.format(short.resource, amount) for what, amount in amounts.items()}
-    texts = dict(zip(amounts, quantity.words(short.resource, *amounts.values(), digits=3), strict=True))
+    words = quantity.words(short.resource, *amounts.values(), digits=3, up=(short.requested,))
+    texts = dict(zip(amounts, words, strict=True))
     return {
         "flavor": short.flavor,
         "resource": short.resource,

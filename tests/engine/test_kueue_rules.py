@@ -276,10 +276,10 @@ def test_what_equal_gangs_wait_for_is_told_of_each_once() -> None:
     town.remove(Workload, ("ns", "other"))
     (again,) = decide(town.state, START, BUDGET).verdicts
     assert again.key[1] == "more0"
-    behind = town.state.refused_behind(("ns", "more3"))
+    behind = town.state.refused_since(("ns", "more3"))
     assert behind is not None, "who asks why it waits is answered with those numbers, too"
     assert (behind.key[1], behind.why) == ("more3", again.why)
-    assert town.state.refused_behind(again.key) is None, "and who was looked at as it was told"
+    assert town.state.refused_since(again.key) is None, "and who was looked at as it was told"
 
 
 @pytest.mark.parametrize("fair", [False, True])

@@ -274,6 +274,15 @@ def test_amounts_are_told_in_the_units_of_those_that_stay() -> None:
     assert left == ("12G", "8.9262G")
 
 
+@given(RESOURCES, AMOUNTS, st.lists(AMOUNTS, max_size=3))
+def test_what_is_asked_for_is_never_told_as_less(resource: str, asked: int, others: list[int]) -> None:
+    """Who raises quota to what is said has raised it enough; and none reads as more than one that is larger."""
+    said = [quantity.parse(resource, text) for text in words(resource, asked, *others, digits=3, up=(asked,))]
+    assert asked <= said[0] <= asked * 1.01 + 1
+    assert len(set(said)) == len({asked, *others})
+    assert sorted(said) == [one for _, one in sorted(zip((asked, *others), said, strict=True))]
+
+
 def test_what_is_short_never_reads_as_enough() -> None:
     why = Why(
         Reason.WAITING_FOR_QUOTA,
@@ -285,7 +294,7 @@ def test_what_is_short_never_reads_as_enough() -> None:
             ),
         ),
     )  # fmt: skip
-    assert sentence(why) == ("Needs 8589934593 memory of flavor h100; its ClusterQueue has 8Gi left of 64Gi")
+    assert sentence(why) == ("Needs 8.0001Gi memory of flavor h100; its ClusterQueue has 8Gi left of 64Gi")
 
 
 FULL = (short(available=0, candidates=3, unlawful=(("spared", 2), ("of the same queue", 1))),)
@@ -367,4 +376,6 @@ def test_a_claim_speaks_of_evicted_workloads_where_there_are_some() -> None:
     assert told[()].conditions == ()
     ((_, holds, reason, text),) = told["uid-b",].conditions
     assert (holds, reason) == (False, Reason.WAITING_FOR_PREEMPTED.value)
-    assert text.startswith("Waiting for 1 evicted workload(s)")
+    # As the verdict that comes with it: else the condition is written twice, and the owner is told twice.
+    why = Why(Reason.WAITING_FOR_PREEMPTED, Detail.VICTIMS_LEAVING, subject="1 evicted workload(s)")
+    assert text == sentence(why)

@@ -584,3 +584,85 @@ def test_who_asks_for_more_on_one_pod_than_a_node_has_is_told_how_much_would_do(
     words = sentence(verdict.why)
     assert words.endswith(f"it would not fit if they were empty{said}"), words
     assert bound(words) == bound(words.replace("more than 8", "more than 6"))
+
+
+def test_what_can_never_be_had_ends_where_it_would_with_nobody_there() -> None:
+    """Who raises the limit that others leave it now gains nothing: the root has no more."""
+    town = Town(*elastic(F), cohort("root", "", [(F, {"gpu": 4})]), queue("a", "root", [(F, {"gpu": Quota(8, 10)})]))
+    town.put(gang("old", "a", 8))
+    town.settle()
+    town.put(gang("new", "a", 16, created=1))
+    (verdict,) = [v for v in decide(town.state, town.now, BUDGET).verdicts if v.key == ("ns", "new")]
+    assert sentence(verdict.why).endswith("can never have more than 12 (8 its own, 4 to borrow), limited by root")
+
+
+def test_a_borrowing_limit_allows_as_much_as_it_says() -> None:
+    """The cohort has less than that, and is named once the limit allows all of it."""
+    town = Town(*elastic(F), cohort("root"), queue("a", "root", [(F, {"gpu": Quota(2, 4)})]))
+    town.put(queue("b", "root", [(F, {"gpu": 9})]), gang("old", "b", 8), gang("mine", "a", 1))
+    town.settle()
+    town.put(gang("new", "a", 6, created=1))
+    (verdict,) = [v for v in decide(town.state, town.now, BUDGET).verdicts if v.key == ("ns", "new")]
+    assert "the borrowing limit of a allows only 5" in sentence(verdict.why)
+
+
+TOGETHER = {
+    "never": (
+        (node("n0", gpu=6),),
+        (),
+        Detail.NEVER_FITS_NODES,
+        2,
+        "it would not fit if they were empty",
+    ),
+    "not now": (
+        (node("n0", gpu=10),),
+        (gang("old", "a", 3),),
+        Detail.NODES_SHORT,
+        3,
+        "it fits once running workloads end",
+    ),
+    "with a node that is cordoned": (
+        (node("n0", gpu=6), replace(node("n1", gpu=2), unschedulable=True)),
+        (),
+        Detail.NODES_UNUSABLE,
+        2,
+        "of 2 node(s): 1 cordoned; with none of them kept out, and empty, they could take 4 of 4",
+    ),
+    "not even with that": (
+        (node("n0", gpu=6), replace(node("n1", gpu=1), unschedulable=True)),
+        (),
+        Detail.NEVER_FITS_NODES,
+        2,
+        "of 2 node(s): 1 cordoned; it would not fit if they were empty (those kept out included, they could take 3 of ",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", TOGETHER)
+def test_pod_sets_that_would_fit_alone_are_told_how_much_is_left_beside_the_others(row: str) -> None:
+    nodes, before, detail, left, said = TOGETHER[row]
+    town = Town(Flavor(F), *nodes, queue("a", "", [(F, {"gpu": 20})]), *before)
+    town.settle()
+    shape = PodShape(requests=(("gpu", 1),))
+    town.put(replace(gang("new", "a", created=1), pod_sets=tuple(PodSet(f"p{i}", 4, shape) for i in range(2))))
+    (verdict,) = [v for v in decide(town.state, town.now, BUDGET).verdicts if v.key == ("ns", "new")]
+    words = sentence(verdict.why)
+    assert f"hold {left} of 4 pod(s) of p1 beside its other pod sets; {said}" in words
+    assert verdict.why.detail is detail_of(verdict.why.reason, words) is detail
+
+
+def test_the_numbers_of_who_was_passed_by_are_those_of_now() -> None:
+    """It needs eight, and others have come and gone since it was tried: what is told live is what there is."""
+    town = alone()
+    town.put(queue("a", "", [(F, {"gpu": 8})]), gang("one", "a", 4), gang("other", "a", 4))
+    town.settle()
+    town.put(gang("new", "a", 8, created=1))
+    town.settle()
+    told = []
+    for gone in ("", "one"):
+        town.remove(type(town.gang("new")), ("ns", gone))
+        town.settle()
+        verdict = town.state.explain(("ns", "new"))
+        assert verdict is not None
+        told.append([(short.used, short.available) for short in verdict.why.shortfalls])
+    assert told == [[(8, 0)], [(4, 4)]]

@@ -261,6 +261,8 @@ class Town:
         mine, theirs = self.state.explain(key), other.explain(key)
         if mine is None or theirs is None or mine.why.reason is theirs.why.reason:
             assert (mine and mine.standing) == (theirs and theirs.standing), (mine, theirs)
+            if mine is not None and theirs is not None and mine.why.detail is theirs.why.detail:
+                self.same_quota(mine, theirs)
             return
         if never_fits(theirs) and any(kind == "PodUsage" for kind, _ in self.objects):
             # Pods of nobody's came since, and quota is short still: it is told when there is some.
@@ -276,6 +278,16 @@ class Town:
             theirs,
         )
         assert mine.standing is theirs.standing, (mine, theirs)
+
+    def same_quota(self, mine: Verdict, theirs: Verdict) -> None:
+        """The numbers of quota are those of now, also of who was tried long ago; beside room that is kept for others,
+        and for who claims some, they are those of its last trial. (What else came to be short is not.)"""
+        if not (self.state.ledger.claims or self.state.ledger.aside):
+            told = [
+                {(one.flavor, one.resource, one.requested): (one.used, one.available, one.allowed) for one in shorts}
+                for shorts in (mine.why.shortfalls, theirs.why.shortfalls)
+            ]
+            assert all(told[1].get(what, numbers) == numbers for what, numbers in told[0].items()), (mine, theirs)
 
     def written(self, value: Workload, decision: object) -> Workload:
         match decision:
