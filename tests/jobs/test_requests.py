@@ -792,6 +792,30 @@ def test_topology_annotations() -> None:
         assert topology_request({NAMES.unconstrained_topology_annotation: said}, NAMES) == (None, [])
 
 
+LEVEL, SIZE = NAMES.slice_required_topology_annotation, NAMES.slice_size_annotation
+LAYERS = {NAMES.slice_layers_annotation: '[{"topology": "rack", "size": 4}]'}
+IN_LAYERS = {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size": 4}]}
+
+
+@pytest.mark.parametrize(
+    ("notes", "wanted", "wrong"),
+    [
+        ({NAMES.preferred_topology_annotation: "rack"}, {"preferred": "rack"}, ""),
+        ({LEVEL: "rack", SIZE: "4"}, {"podSetSliceRequiredTopology": "rack", "podSetSliceSize": 4}, ""),
+        ({LEVEL: "rack"}, None, "needs both"),
+        ({SIZE: "4"}, None, "needs both"),
+        (LAYERS, IN_LAYERS, ""),
+        (LAYERS | {LEVEL: "rack"}, None, "asked for in two ways"),
+        (LAYERS | {SIZE: "4"}, None, "asked for in two ways"),
+    ],
+)
+def test_what_a_template_asks_of_the_topology(notes: Json, wanted: Json | None, wrong: str) -> None:
+    asked, problems = topology_request(notes, NAMES)
+    assert asked == wanted
+    assert bool(problems) == bool(wrong)
+    assert wrong in "; ".join(problems)
+
+
 NO_NUMBERS = ["", "²", "٣", "+1", " 1", "0", "2147483648", "0000000001" + "0" * 5000]
 
 
