@@ -433,7 +433,14 @@ TWO_CPUS = {"containers": [c({"cpu": "1"}, {"cpu": "2"})]}
         # Whether it counts these pods depends on more than their template.
         ([(4, TWO_CPUS)], quota({"pods": "1"}, scopes=["NotTerminating"]), ""),
         ([(4, TWO_CPUS)], quota({"pods": "1"}, scopeSelector={"matchExpressions": []}), ""),
+        ([(1, {"containers": [c({}, {HUGE: "4Mi"})]})], quota({HUGE: "2Mi"}),
+         "allows 2Mi hugepages-2Mi in the namespace, and its pods ask for 4Mi at once"),
+        ([(2, TWO_CPUS)], quota({"count/pods": "1"}),
+         "allows 1 count/pods in the namespace, and its pods ask for 2 at once"),
         # Of CPU and memory each container must say what is counted.
+        ([(1, {"containers": [c()]})], quota({"requests.cpu": "9"}),
+         "has requests.cpu, so that each container must say it, and these do not: 'c'"),
+        ([(1, {"containers": [c({"cpu": "1"})]})], quota({"requests.cpu": "9"}), ""),
         ([(1, {"containers": [c({"cpu": "1"})]})], quota({"limits.cpu": "9"}),
          "has limits.cpu, so that each container must say it, and these do not: 'c'"),
         ([(1, {"containers": [c({}, {"cpu": "1"})]})], quota({"requests.cpu": "9"}), ""),
@@ -493,6 +500,16 @@ def pods(word: str, labels: Json, key: str = "kubernetes.io/hostname", **more: A
         ({"nodeName": "n1"}, "affinity", ((Requirement("metadata.name", "In", ("n1",)),),)),
         ({"hostNetwork": True, "containers": [{"ports": [{"containerPort": 80}]}]}, "host_ports", ("80",)),
         ({"containers": [{"ports": [{"hostPort": 81, "containerPort": 80}]}]}, "host_ports", ("81",)),
+        ({"containers": [{"ports": [{"containerPort": 80}]}]}, "host_ports", ()),
+        ({"tolerations": [{"key": "a", "value": "b"}]}, "tolerations", (Toleration("a", "Equal", "b"),)),
+        *(
+            (
+                {"tolerations": [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": said}]},
+                "tolerations",
+                (Toleration(operator="Exists", effect="NoExecute", seconds=read),),
+            )
+            for said, read in ((30, 30), (0, 0), (True, None), ("30", None), (None, None))
+        ),
         (
             {"containers": [{"ports": [{"hostPort": 53, "protocol": "UDP"}, {"hostPort": 53}]}]},
             "host_ports",
@@ -710,19 +727,21 @@ NODES = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExe
         (spread({"matchLabels": {"app": "x"}}), None, "topologyKey zone"),
         (spread({"matchLabels": {"role": "worker"}}), None, "topologyKey zone"),
         (spread({}), None, "topologyKey zone"),
+        (spread({"matchLabels": {JOBSET_NAME_LABEL: "s"}}), None, "topologyKey zone"),  # of one job, and a sibling's
+        (spread({"matchLabels": {JOBSET_NAME_LABEL: "other"}}), ((THERE,),), ""),
         (spread({"matchLabels": {"app": "x"}}, whenUnsatisfiable="ScheduleAnyway"), None, ""),
         (pods("podAffinity", {"app": "x"}, "zone"), ((THERE,),), ""),
         (pods("podAntiAffinity", {"app": "x"}, "zone"), None, ""),
     ],
 )
 def test_a_pod_that_is_alone_asks_for_the_labels_that_its_rules_name(spec: Json, affinity: Any, refused: str) -> None:
-    labels = {"app": "x", "batch.kubernetes.io/job-name": "j"}
+    labels = {"app": "x", "batch.kubernetes.io/job-name": "j", JOBSET_NAME_LABEL: "s"}
     shape = shape_of(
         {"metadata": {"labels": labels}, "spec": spec},
         NAMES,
         namespace="team",
         many=False,
-        siblings=[{"role": "worker"}],
+        siblings=[{"role": "worker", JOBSET_NAME_LABEL: "s"}, {"role": "none"}],
     )
     assert shape.affinity == affinity
     assert refused in shape.refused
@@ -748,6 +767,9 @@ def test_node_affinity_terms() -> None:
     )
     terms[0]["matchExpressions"][0]["operator"] = "Like"
     assert "Like" in shape_of({"spec": {"affinity": {"nodeAffinity": required}}}, NAMES).refused
+    terms[0]["matchExpressions"][0]["operator"] = "Gt"
+    terms[2]["matchFields"][0]["key"] = "metadata.uid"
+    assert "metadata.uid" in shape_of({"spec": {"affinity": {"nodeAffinity": required}}}, NAMES).refused
 
 
 def test_topology_annotations() -> None:
@@ -768,6 +790,30 @@ def test_topology_annotations() -> None:
         assert topology_request({NAMES.unconstrained_topology_annotation: said}, NAMES) == ({"unconstrained": True}, [])
     for said in ("false", "0", "yes", ""):
         assert topology_request({NAMES.unconstrained_topology_annotation: said}, NAMES) == (None, [])
+
+
+LEVEL, SIZE = NAMES.slice_required_topology_annotation, NAMES.slice_size_annotation
+LAYERS = {NAMES.slice_layers_annotation: '[{"topology": "rack", "size": 4}]'}
+IN_LAYERS = {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size": 4}]}
+
+
+@pytest.mark.parametrize(
+    ("notes", "wanted", "wrong"),
+    [
+        ({NAMES.preferred_topology_annotation: "rack"}, {"preferred": "rack"}, ""),
+        ({LEVEL: "rack", SIZE: "4"}, {"podSetSliceRequiredTopology": "rack", "podSetSliceSize": 4}, ""),
+        ({LEVEL: "rack"}, None, "needs both"),
+        ({SIZE: "4"}, None, "needs both"),
+        (LAYERS, IN_LAYERS, ""),
+        (LAYERS | {LEVEL: "rack"}, None, "asked for in two ways"),
+        (LAYERS | {SIZE: "4"}, None, "asked for in two ways"),
+    ],
+)
+def test_what_a_template_asks_of_the_topology(notes: Json, wanted: Json | None, wrong: str) -> None:
+    asked, problems = topology_request(notes, NAMES)
+    assert asked == wanted
+    assert bool(problems) == bool(wrong)
+    assert wrong in "; ".join(problems)
 
 
 NO_NUMBERS = ["", "²", "٣", "+1", " 1", "0", "2147483648", "0000000001" + "0" * 5000]
@@ -958,6 +1004,17 @@ def test_exclusive_topology_beside_what_a_gang_asks_of_itself(word: str, key: st
     (pod_set,), _ = pod_sets(build_workload(JOBSET, raw, NAMES)[0]["spec"]["podSets"], NAMES, "ns")
     why = "exclusive topology beside a gang's affinity to itself cannot be honoured: drop the affinity"
     assert pod_set.shape.refused == ("" if sound else why)
+
+
+@pytest.mark.parametrize(
+    ("keys", "asks"), [([JOBSET_JOB_KEY_LABEL], False), ([JOBSET_JOB_KEY_LABEL, "app"], True), ([], True)]
+)
+def test_of_an_exclusive_pod_the_terms_that_jobset_adds_are_left_out_and_no_others(keys: list[str], asks: bool) -> None:
+    needs = [{"key": key, "operator": "Exists"} for key in keys]
+    term = {"topologyKey": "rack", "labelSelector": {"matchExpressions": needs}}
+    spec = {"affinity": {"podAntiAffinity": {REQUIRED: [term]}}}
+    assert bool(anti_affinity(spec, "team", {}, "rack")) is asks
+    assert len(anti_affinity(spec, "team", {}, "zone")) == 1
 
 
 def test_a_pod_says_whether_it_is_of_a_jobset_and_exclusive() -> None:

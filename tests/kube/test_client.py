@@ -414,6 +414,21 @@ async def test_a_push_back_is_repeated_for_writes_too_and_slows_everybody(server
     assert limit / 2 <= client.flow.limit < limit / 2 + 1
 
 
+async def test_a_push_back_that_names_no_time_is_repeated_too(server: Server, client: Client):
+    server.faults.append(answer(429))
+    await client.create(A, {"metadata": {"name": "x"}})
+    assert server.count("POST") == 2
+
+
+async def test_of_writes_in_doubt_the_last_end_counts(server: Server, client: Client):
+    client.fence = lambda: None
+    server.faults += [answer(500), answer(500)]
+    for limit in (client.write_timeout, 0.5):
+        with pytest.raises(kube.Unavailable):
+            await client.create(A, {"metadata": {"name": "x"}}, timeout=limit)
+    assert await client.settle(0) > 0.5
+
+
 async def test_a_push_back_beyond_the_time_allowed_is_reported(server: Server, client: Client):
     server.faults.append(answer(429, headers={"Retry-After": "60"}))
     with pytest.raises(kube.TooManyRequests) as caught:
@@ -553,6 +568,8 @@ async def test_whoever_is_cancelled_leaves_its_write_to_end(server: Server, clie
     else:
         assert 0 < await client.settle(0.01) <= client.write_timeout
     assert client.cut_off == (0 if answered else 1)
+    await asyncio.sleep(0)
+    assert not client._sending, "or each write would be kept for ever"
     assert client.flow.in_flight == 0
     assert server.count("POST") == 1
 

@@ -164,6 +164,7 @@ def test_a_new_lease_is_taken_at_once_and_kept():
         await asyncio.sleep(100)
         assert log[0][0] < 1
         assert len(log) > 190
+        one.elector.fence()
         spec = books.lease["spec"]
         assert spec["holderIdentity"] == one.elector.identity
         assert spec["holderIdentity"].startswith("one_")
@@ -684,6 +685,31 @@ def test_the_holder_is_told_as_it_changes():
         task.cancel()
         await asyncio.sleep(10)
         assert [who.split("_")[0] for who in told if who] == ["one", "two"]
+
+    virtually(main)
+
+
+def test_who_hears_that_another_leads_writes_nothing_while_its_work_ends():
+    """By its own clock it could."""
+
+    async def main() -> None:
+        books, may = Books(), []
+        one = Machine(books, name="one")
+
+        async def work() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await one.sleep(0.5)
+                may.append(one.elector.may_write())
+
+        leading = asyncio.ensure_future(one.elector.lead(work))
+        await asyncio.sleep(5)
+        assert one.elector.may_write()
+        books.store({"metadata": {}, "spec": {"holderIdentity": "two"}})
+        with pytest.raises(LeadershipLost, match="taken by two"):
+            await leading
+        assert may == [False]
 
     virtually(main)
 
