@@ -932,7 +932,8 @@ class Client:
                     if opened is not None:
                         opened()
                 else:
-                    content = await answer.read()
+                    async with asyncio.timeout_at(started + self.read_timeout):
+                        content = await answer.read()
                     failure = self._failure(status, content, answer.headers.get("Retry-After"), answer.reason or "")
                     self._count("WATCH", path, status, loop.time() - started, told=not isinstance(failure, Beginning))
                     if isinstance(failure, Unauthorized):

@@ -107,47 +107,62 @@ class Place:
     """How many wait in its LocalQueue."""
 
 
+@dataclass(slots=True)
+class _Line:
+    """Who waits in a ClusterQueue, as of a revision; their places, once somebody asks."""
+
+    revision: int
+    keys: list[Key]
+    places: dict[Key, Place] | None = None
+
+
 class View:
     """See the module."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._lines: dict[str, tuple[int, list[Key], dict[Key, Place]]] = {}
+        self._lines: dict[str, _Line] = {}
 
     # ------------------------------------------------------------ pending
 
     def line(self, queue: str) -> list[Key]:
         """All that wait in a ClusterQueue, in the engine's order; those that may not stand in line come last."""
-        return self._line(queue)[1]
+        return self._line(queue).keys
 
     def places(self, queue: str) -> Mapping[Key, Place]:
-        return self._line(queue)[2]
+        line = self._line(queue)
+        if line.places is None:
+            line.places = self._places(line.keys)
+        return line.places
 
-    def _line(self, queue: str) -> tuple[int, list[Key], dict[Key, Place]]:
+    def _line(self, queue: str) -> _Line:
         state = self.source.state
         if not self.source.leading():
             state.advance(self.source.now())  # nobody decides here, so nobody told it the time
         known = self._lines.get(queue)
-        if known is not None and known[0] == self.source.revision:
+        if known is not None and known.revision == self.source.revision:
             return known
         keys = state.pending(queue)
         at = state.queues.get(queue)
         if at is not None and at.usage_based_fairness and state.rules.usage_fairness is not None:
             keys.sort(key=lambda key: state.local_usage((key[0], state.workloads[key].queue)))
         keys += state.aside(queue)
-        counts: dict[Key, int] = {}
-        own: list[tuple[Key, int]] = []
-        for key in keys:
-            local = (key[0], state.workloads[key].queue)
-            own.append((local, counts.get(local, 0)))
-            counts[local] = counts.get(local, 0) + 1
-        places = {
-            key: Place(i, mine, counts[local]) for i, (key, (local, mine)) in enumerate(zip(keys, own, strict=True))
-        }
-        found = self._lines[queue] = (self.source.revision, keys, places)
+        found = self._lines[queue] = _Line(self.source.revision, keys)
         if len(self._lines) > len(state.queues) + 1:
             self._lines = {name: line for name, line in self._lines.items() if name in state.queues}
         return found
+
+    def _places(self, keys: Sequence[Key]) -> dict[Key, Place]:
+        """Of a whole line."""
+        workloads = self.source.state.workloads
+        counts: dict[Key, int] = {}
+        own: list[tuple[Key, int]] = []
+        for key in keys:
+            local = (key[0], workloads[key].queue)
+            own.append((local, counts.get(local, 0)))
+            counts[local] = counts.get(local, 0) + 1
+        stands = zip(keys, own, strict=True)
+        return {key: Place(i, mine, counts[local]) for i, (key, (local, mine)) in enumerate(stands)}
 
     def _in_jobs_words(self, why: Why) -> Why:
         """People know jobs, not Workloads: a reason that speaks of another gang names its job."""

@@ -363,6 +363,22 @@ async def test_a_write_that_was_given_up_while_the_line_was_cut_does_not_come_wh
         assert server.count("PATCH") == 0
 
 
+async def test_a_refusal_of_a_watch_that_does_not_come_whole_is_given_up(server: Server):
+    """Else who follows would be blind for minutes, and not know it."""
+
+    async def half(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=503, headers={"Content-Length": "100"})
+        await response.prepare(request)
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    server.faults.append(half)
+    async with asyncio.timeout(60), Client.plain(server.url, read_timeout=0.2) as client:
+        with pytest.raises(kube.Unavailable):
+            async for _ in client.watch_lines(A, resource_version="1"):
+                pass
+
+
 async def test_a_read_of_a_slow_server_is_waited_for_ever_more_patiently(server: Server):
     server.put("x", colour="red")
 

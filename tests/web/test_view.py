@@ -36,7 +36,7 @@ from admission.engine.model import (
 )
 from admission.engine.state import State
 from admission.jobs.kinds import JobView
-from admission.web.view import Sight, View
+from admission.web.view import Place, Sight, View
 
 GPU = "nvidia.com/gpu"
 NOW = 1_000_000
@@ -174,6 +174,21 @@ def test_pages_make_the_whole_and_nobody_sees_too_much(
     seen = {gang["namespace"] for node in nodes for gang in node["gangs"]} - {""}
     assert namespaces is None or seen <= namespaces
     assert state.drift() == []
+
+
+def test_places_are_looked_up_in_the_queues_that_a_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands in many queues that took half a second, for a page of a hundred, with each change anew."""
+    state = built([(number, "main", 9, 0, "", 0) for number in (0, 1, 2) for _ in range(5)], None, None)
+    looked_up: list[int] = []
+
+    def counted(*place: int) -> Place:
+        looked_up.append(place[0])
+        return Place(*place)
+
+    monkeypatch.setattr("admission.web.view.Place", counted)
+    page = View(Source(state, leading=True)).jobs(Sight("somebody", frozenset({"n0", "n1", "n2"})), limit=3)
+    assert (page["total"], [row["position"] for row in page["items"]]) == (15, [1, 2, 3])
+    assert looked_up == list(range(5))
 
 
 @pytest.mark.parametrize("leading", [True, False])
