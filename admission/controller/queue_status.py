@@ -6,6 +6,7 @@ most once per object and interval, and only where it differs from what is stored
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from admission import quantity
@@ -13,7 +14,8 @@ from admission.controller.conditions import Condition, with_conditions
 from admission.controller.decode import Item
 from admission.engine import order
 from admission.engine.activity import Activity
-from admission.engine.model import ClusterQueue, Cohort, LocalQueue
+from admission.engine.ledger import charge_of
+from admission.engine.model import ClusterQueue, Cohort, FlavorResource, LocalQueue
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
 from admission.jobs.kinds import millis
@@ -86,19 +88,32 @@ def _sample(state: State, seen: Item[LocalQueue], numbers: QueueNumbers, now: in
     if now < due:
         return _noted(seen)
     at = now - now % 1000
-    using: dict[str, int] = {}
-    for (_, resource), amount in numbers.used.items():
-        using[resource] = using.get(resource, 0) + amount
+    using = _added_up(numbers.used.items())
     amounts: dict[str, float] = {}
-    fairness = state.rules.usage_fairness
+    fairness, elapsed = state.rules.usage_fairness, max(0, at - seen.value.consumed_at)
     if due and fairness is not None:
-        amounts = order.consumed(fairness, dict(seen.value.consumed), max(0, at - seen.value.consumed_at), using)
+        lately: list[tuple[int, dict[str, int]]] = []
+        if elapsed > fairness.sampling_ms:  # who came since has not run for all of it
+            for gang in state.holders((seen.namespace, seen.name)):
+                if gang.admitted and gang.admitted_at > seen.value.consumed_at:
+                    asked = _added_up(charge_of(gang).usage)
+                    using = {name: amount - asked.get(name, 0) for name, amount in using.items()}
+                    lately.append((max(fairness.sampling_ms, at - gang.admitted_at), asked))
+        amounts = order.consumed(fairness, dict(seen.value.consumed), elapsed, using, lately)
     return {
         "consumedResources": {
             name: quantity.format_fraction(name, amount) for name, amount in sorted(amounts.items()) if amount
         },
         "lastUpdate": rfc3339(at),
     }
+
+
+def _added_up(amounts: Iterable[tuple[FlavorResource, int]]) -> dict[str, int]:
+    """Of all flavors."""
+    out: dict[str, int] = {}
+    for (_, resource), amount in amounts:
+        out[resource] = out.get(resource, 0) + amount
+    return out
 
 
 def flavors(numbers: QueueNumbers, *, reserved: bool, borrowed: bool = True) -> list[dict[str, Any]]:

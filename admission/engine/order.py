@@ -12,7 +12,7 @@ round. A child is compared by its own subtree only, so after an admission nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import total_ordering
 from heapq import heappop, heappush
@@ -59,16 +59,25 @@ def decay(fairness: UsageFairness, elapsed_ms: int) -> float:
 
 
 def consumed(
-    fairness: UsageFairness, before: Mapping[str, float], elapsed_ms: int, using: Mapping[str, int]
+    fairness: UsageFairness,
+    before: Mapping[str, float],
+    elapsed_ms: int,
+    using: Mapping[str, int],
+    lately: Iterable[tuple[int, Mapping[str, int]]] = (),
 ) -> dict[str, float]:
     """What a LocalQueue has consumed per resource, `elapsed_ms` after `before` was noted; forgotten at once when the
-    half-life is 0."""
+    half-life is 0. lately: what was used for so long (ms) and not for all of that time."""
+    weight = decay(fairness, elapsed_ms)
     if fairness.half_life_ms <= 0:
         return dict.fromkeys(sorted({*before, *using}), 0.0)
-    weight = decay(fairness, elapsed_ms)
-    return {
+    out = {
         name: before.get(name, 0.0) * (1.0 - weight) + using.get(name, 0) * weight for name in sorted({*before, *using})
     }
+    for lasted_ms, amounts in lately:
+        part = decay(fairness, min(lasted_ms, elapsed_ms))
+        for name, amount in sorted(amounts.items()):
+            out[name] = out.get(name, 0.0) + amount * part
+    return out
 
 
 def penalty(fairness: UsageFairness, requests: Mapping[str, int]) -> dict[str, float]:

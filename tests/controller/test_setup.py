@@ -164,13 +164,13 @@ QUEUE = ClusterQueue(
 LOCAL = LocalQueue(namespace="ns", name="main", cluster_queue="q")
 
 
-def running(state: State, gpus: int) -> None:
+def running(state: State, gpus: int, name: str = "w", since: int = 1) -> None:
     given = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", gpus),), 1),))
     state.apply(
         Put(
             Workload(
-                "ns", "w", uid="w", queue="main", pod_sets=(PodSet("main", 1),), admission=given, reserved_at=1,
-                admitted=True, admitted_at=1,
+                "ns", name, uid=name, queue="main", pod_sets=(PodSet("main", 1),), admission=given, reserved_at=since,
+                admitted=True, admitted_at=since,
             )
         )
     )  # fmt: skip
@@ -253,6 +253,24 @@ def test_usage_that_was_noted_by_a_clock_far_ahead_is_noted_again(ahead_s: int, 
     assert dict(seen.value.consumed) == {"gpu": 10.0}
     assert seen.value.consumed_at == noted_at
     assert queue_status.next_sample(state, seen, now) == noted_at + 600_000
+
+
+def test_while_nobody_noted_usage_a_gang_counts_for_as_long_as_it_has_run() -> None:
+    """Nobody led for three days: who was admitted a minute ago counts for an interval, and not for all of them."""
+    config = "admissionFairSharing: {usageHalfLifeTime: 72h, usageSamplingInterval: 24h}\n"
+    state = State(rules_of(load_config(HEAD + config)))
+    state.apply(Put(QUEUE))
+    state.apply(Put(LOCAL))
+    now, day = 1_000_000_000_000, 86_400_000
+    running(state, 10)
+    running(state, 20, "two-days", now - 2 * day)
+    running(state, 40, "a-minute", now - 60_000)
+    said = {"consumedResources": {"gpu": "10"}, "lastUpdate": rfc3339(now - 3 * day)}
+    seen = stored({"fairSharing": {"weightedShare": 0, "admissionFairSharingStatus": said}})
+    state.apply(Put(seen.value))
+    seen = stored(queue_status.local_queue_status(state, seen, now))
+    expected = 10 + 20 * (1 - 0.5 ** (2 / 3)) + 40 * (1 - 0.5 ** (1 / 3))
+    assert dict(seen.value.consumed)["gpu"] == pytest.approx(expected)
 
 
 def test_without_it_nothing_is_noted() -> None:
