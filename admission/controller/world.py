@@ -37,6 +37,7 @@ from admission.engine.counts import BY_CONDITION, CORDONED, KEEPS_OFF, refused_t
 from admission.engine.model import (
     ClusterQueue,
     Event,
+    Flavor,
     Gone,
     Key,
     LabelSelector,
@@ -912,11 +913,9 @@ class World:
             self._wake_pod(self._pods[key])
 
     def tainted_flavors(self) -> set[str]:
-        """Flavors of which some node has a taint that takes pods off it (but those of nodes that are lost)."""
-        there = [self._node_labels.get(node, {}).items() for node in self._expelling]
-        return {
-            name for name, flavor in self.state.flavors.items() if any(set(flavor.node_labels) <= on for on in there)
-        }
+        """Flavors of which some node has a taint that takes their pods off it (but those of nodes that are lost)."""
+        there = [(self._node_labels.get(node, {}).items(), taints) for node, taints in self._expelling.items()]
+        return {name for name, flavor in self.state.flavors.items() if any(_expels(flavor, *one) for one in there)}
 
     def unknown_nodes(self) -> list[str]:
         """On which pods of gangs stand, or that are given to gangs: they went while nobody looked, or nothing has been
@@ -1839,6 +1838,12 @@ class World:
         jobset = maker.owner[2] if maker is not None and maker.owner is not None else pod.jobset_uid
         for uid in (pod.owner_uid, jobset, self._job_of_workload.get(pod.workload_uid, "")):
             self._wake_job(uid)
+
+
+def _expels(flavor: Flavor, labels: Set[tuple[str, str]], taints: Iterable[Taint]) -> bool:
+    """Does a node with these labels and taints take pods of a flavor off that is its own?"""
+    unnamed = tuple(taint for taint in taints if taint not in flavor.node_taints)
+    return set(flavor.node_labels) <= labels and refused_taint(unnamed, flavor.tolerations) is not None
 
 
 def _in_turn(value: Workload) -> tuple[int, str, str]:

@@ -1860,6 +1860,26 @@ def test_which_flavors_have_nodes_that_take_pods_off() -> None:
     assert setting.world.tainted_flavors() == {"a", "f"}
 
 
+@pytest.mark.parametrize(
+    ("bears", "tainted"),
+    [
+        ({}, True),
+        ({"tolerations": (Toleration("spot", "Exists"),)}, False),  # its pool is tainted so for good
+        ({"node_taints": (Taint("spot", "", "NoExecute"),)}, False),  # as is each pod that gets it
+        ({"tolerations": (Toleration("spot", "Exists", seconds=60),)}, True),
+        ({"tolerations": (Toleration("other", "Exists"),)}, True),
+    ],
+)
+def test_a_taint_that_all_pods_of_a_flavor_bear_for_good_takes_none_of_them_off(
+    bears: dict[str, Any], tainted: bool
+) -> None:
+    """They would have no minutes on a node that gets another."""
+    setting = Setting()
+    setting.state.apply(Put(Flavor("spot", node_labels=(("pool", "spot"),), elastic=True, **bears)))
+    setting.world.node_seen(Node("n1", labels=(("pool", "spot"),), taints=(Taint("spot", "", "NoExecute"),)))
+    assert ("spot" in setting.world.tainted_flavors()) == tainted
+
+
 def test_a_place_is_come_back_to_by_who_waited_alone() -> None:
     world = Setting().world
     waits = seen(replace(HOLDS, admission=None, admitted=False))
