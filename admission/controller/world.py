@@ -37,6 +37,7 @@ from admission.engine.counts import BY_CONDITION, CORDONED, KEEPS_OFF, refused_t
 from admission.engine.model import (
     ClusterQueue,
     Event,
+    Flavor,
     Gone,
     Key,
     LabelSelector,
@@ -206,6 +207,11 @@ class World:
         """Nodes as they are, without the devices of drivers."""
         self._held_by: dict[Key, tuple[PodUsage, ...]] = {}
         """What claims hold of devices."""
+        self._gone_of: dict[tuple[str, str], dict[Key, tuple[str, int]]] = {}
+        """(Workload, node) -> claims of its pods there that hold devices which nobody lists any more, and how many of
+        what."""
+        self._gone_at: dict[Key, tuple[str, str]] = {}
+        """These claims, and where they stand in it."""
         self._claiming: dict[Key, set[JobKey]] = {}
         """Jobs by what they ask devices for by, as in `Touched.asks`."""
         self._quotas_of_classes: dict[str, frozenset[str]] = {}
@@ -606,7 +612,13 @@ class World:
         for usage in now:
             if usage not in before:
                 self.apply(Put(usage))
+        if (at := self._gone_at.pop(claim, None)) is not None:
+            drop(self._gone_of, at, claim)
         if pod is not None and pod.workload_uid:
+            resource, _, lost = self.devices.listed(claim) if usage is not None else ("", 0, 0)
+            if lost:
+                self._gone_at[claim] = at = (pod.workload_uid, pod.node)
+                self._gone_of.setdefault(at, {})[claim] = resource, lost
             self._wake_pod(pod)
 
     def lay(self, *, seen: bool) -> None:
@@ -901,11 +913,9 @@ class World:
             self._wake_pod(self._pods[key])
 
     def tainted_flavors(self) -> set[str]:
-        """Flavors of which some node has a taint that takes pods off it (but those of nodes that are lost)."""
-        there = [self._node_labels.get(node, {}).items() for node in self._expelling]
-        return {
-            name for name, flavor in self.state.flavors.items() if any(set(flavor.node_labels) <= on for on in there)
-        }
+        """Flavors of which some node has a taint that takes their pods off it (but those of nodes that are lost)."""
+        there = [(self._node_labels.get(node, {}).items(), taints) for node, taints in self._expelling.items()]
+        return {name for name, flavor in self.state.flavors.items() if any(_expels(flavor, *one) for one in there)}
 
     def unknown_nodes(self) -> list[str]:
         """On which pods of gangs stand, or that are given to gangs: they went while nobody looked, or nothing has been
@@ -1652,25 +1662,42 @@ class World:
         return tuple(out)
 
     def _short_of(self, key: Key, node: str) -> dict[str, tuple[int, int]]:
-        """Of which devices a node has fewer than its gangs hold there, up to this one in the order of their admission:
-        (how many there are, how many are held); in the order of their names."""
+        """Of which devices a node has fewer than its gangs hold there: (how many there are, how many are held), in the
+        order of their names. Where it is not known whose are gone those are the last in the order of their admission,
+        and it is told up to this gang."""
         has = self._devices.get(node)
         if has is None:
             return {}
-        held: dict[str, int] = {}
         there = [
             self.workloads[other].view.value for other in self._workloads_on.get(node, ()) if other in self.workloads
         ]
-        for value in sorted(there, key=lambda v: (v.admitted_at, v.namespace, v.name)):
-            mine = self._devices_held[value.key].get(node, {})
-            for name, amount in mine.items():
-                held[name] = held.get(name, 0) + amount
-            if (value.namespace, value.name) == key:
-                short = [name for name in mine if held[name] > has.get(name, 0)]
-                known = self.devices.counting
-                if any(name in known for name in short) or (short and not self._renamed(value, node, mine)):
-                    return {name: (has.get(name, 0), held[name]) for name in sorted(short)}
-        return {}
+        value = next((one for one in there if one.key == key), None)
+        if value is None:
+            return {}
+        mine = self._devices_held[key].get(node, {})
+        upto, every = dict.fromkeys(mine, 0), dict.fromkeys(mine, 0)
+        for one in there:
+            for name, amount in self._devices_held[one.key].get(node, {}).items():
+                if name in mine:
+                    every[name] += amount
+                    upto[name] += amount * (_in_turn(one) <= _in_turn(value))
+        short = {name: (has.get(name, 0), upto[name]) for name in sorted(mine) if upto[name] > has.get(name, 0)}
+        known = self.devices.counting
+        gone = self._gone_of.get((value.uid, node), {})
+        if gone or (any(name in known for name in short) and self._has_listed(value, node)):
+            short = {name: left for name, left in short.items() if name not in known}
+            for name in sorted(mine):
+                lost = sum(amount for of, amount in gone.values() if of == name)
+                if lost and every[name] > has.get(name, 0):
+                    short[name] = max(0, mine[name] - lost), mine[name]
+        listed = any(name in known for name in short)
+        return short if listed or (short and not self._renamed(value, node, mine)) else {}
+
+    def _has_listed(self, value: Workload, node: str) -> bool:
+        """Has a gang devices on a node by claims."""
+        pods = self._pods_of_owner.get((value.namespace, value.uid), {}).values()
+        here = ((pod.namespace, (pod.name, pod.uid)) for pod in pods if pod.node == node)
+        return any(self.devices.listed(claim)[1] for one in here for claim in self.devices.made_for(*one))
 
     def _renamed(self, value: Workload, node: str, names: Collection[str]) -> bool:
         """Has a gang devices on a node whose class was counted by one of these names and is not any more?"""
@@ -1811,6 +1838,16 @@ class World:
         jobset = maker.owner[2] if maker is not None and maker.owner is not None else pod.jobset_uid
         for uid in (pod.owner_uid, jobset, self._job_of_workload.get(pod.workload_uid, "")):
             self._wake_job(uid)
+
+
+def _expels(flavor: Flavor, labels: Set[tuple[str, str]], taints: Iterable[Taint]) -> bool:
+    """Does a node with these labels and taints take pods of a flavor off that is its own?"""
+    unnamed = tuple(taint for taint in taints if taint not in flavor.node_taints)
+    return set(flavor.node_labels) <= labels and refused_taint(unnamed, flavor.tolerations) is not None
+
+
+def _in_turn(value: Workload) -> tuple[int, str, str]:
+    return value.admitted_at, value.namespace, value.name
 
 
 def _is_well(node: Node) -> bool:

@@ -1860,6 +1860,26 @@ def test_which_flavors_have_nodes_that_take_pods_off() -> None:
     assert setting.world.tainted_flavors() == {"a", "f"}
 
 
+@pytest.mark.parametrize(
+    ("bears", "tainted"),
+    [
+        ({}, True),
+        ({"tolerations": (Toleration("spot", "Exists"),)}, False),  # its pool is tainted so for good
+        ({"node_taints": (Taint("spot", "", "NoExecute"),)}, False),  # as is each pod that gets it
+        ({"tolerations": (Toleration("spot", "Exists", seconds=60),)}, True),
+        ({"tolerations": (Toleration("other", "Exists"),)}, True),
+    ],
+)
+def test_a_taint_that_all_pods_of_a_flavor_bear_for_good_takes_none_of_them_off(
+    bears: dict[str, Any], tainted: bool
+) -> None:
+    """They would have no minutes on a node that gets another."""
+    setting = Setting()
+    setting.state.apply(Put(Flavor("spot", node_labels=(("pool", "spot"),), elastic=True, **bears)))
+    setting.world.node_seen(Node("n1", labels=(("pool", "spot"),), taints=(Taint("spot", "", "NoExecute"),)))
+    assert ("spot" in setting.world.tainted_flavors()) == tainted
+
+
 def test_a_place_is_come_back_to_by_who_waited_alone() -> None:
     world = Setting().world
     waits = seen(replace(HOLDS, admission=None, admitted=False))
@@ -2493,6 +2513,57 @@ def test_whose_class_is_called_otherwise_has_not_lost_its_devices(
     world.sight(KEY, 2000)
     assert world.sight(KEY, 2000 + NODE_GONE_MS).lost_nodes == (() if kept else ("n1",))
     assert world.state.drift() == []
+
+
+@pytest.mark.parametrize(
+    ("there", "gone", "lost"),
+    [
+        (4, (0,), {"old": "1 of 2 nvidia.com/gpu"}),
+        (4, (3,), {"new": "1 of 2 nvidia.com/gpu"}),
+        (4, (0, 2), {"old": "1 of 2 nvidia.com/gpu", "new": "1 of 2 nvidia.com/gpu"}),
+        (5, (4,), {}),
+        (5, (0,), {}),  # there is another for the pod that Kubernetes deletes
+        (5, (0, 4), {"old": "1 of 2 nvidia.com/gpu"}),
+        (4, None, {"old": "0 of 2 nvidia.com/gpu", "new": "0 of 2 nvidia.com/gpu"}),  # their driver is
+    ],
+)
+def test_of_listed_devices_it_is_known_whose_is_gone(
+    there: int, gone: tuple[int, ...] | None, lost: dict[str, str]
+) -> None:
+    """One that is broken is taken off the list, or tainted so that Kubernetes deletes the pod that has it."""
+    setting = Setting()
+    world = setting.world
+    world.node_seen(Node("n1", allocatable=(("pods", 110),)))
+    every = tuple(devices.Device(f"gpu-{i}", "n1") for i in range(there))
+    whole = devices.Slice("n1", ("d", "n1"), devices=every)
+    world.devices_changed(None, devices.DeviceClass("gpu", GPU))
+    world.devices_changed(None, whole)
+    asked = ((GPU, 2),)
+    for at, name in enumerate(("old", "new")):
+        world.job_seen(replace(JOB, name=name, uid=name))
+        at_n1 = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 1),))
+        given = Admission("q", (replace(ON_N1, count=1, usage=asked, topology=at_n1),))
+        held = replace(HOLDS, name=name, uid=name, job_uid=name, admitted_at=at, admission=given)
+        world.workload_seen(seen(replace(held, pod_sets=(PodSet("main", 1, PodShape(requests=asked)),))))
+        usage = PodUsage(("ns", name), name, "n1", asked, workload_uid=name)
+        world.pod_seen(pod(name, workload_uid=name, owner_uid=name, held_by=name, usage=usage))
+        holds = tuple((whole.pool, one.name) for one in every[2 * at : 2 * at + 2])
+        claim = devices.Claim("ns", name, holds, (name, name), True, devices.Asks((("gpu", 2),)))
+        world.devices_changed(None, claim)
+
+    def short() -> dict[str, str]:
+        for now in (0, NODE_GONE_MS):
+            sights = {name: world.sight(("Job", "ns", name), now) for name in ("old", "new")}
+        return {name: left for name, sight in sights.items() for _, left in sight.short}
+
+    assert short() == {}
+    left = None
+    if gone is not None:
+        left = dataclasses.replace(whole, devices=tuple(one for i, one in enumerate(every) if i not in gone))
+    world.devices_changed(whole, left)
+    assert short() == lost
+    world.devices_changed(left, whole)
+    assert short() == {}
 
 
 def test_who_asks_by_the_name_of_a_class_is_looked_at_when_that_counts_otherwise() -> None:
