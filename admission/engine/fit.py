@@ -105,8 +105,6 @@ class Fit:
             for _, size in sizes:
                 if size < 1:
                     raise self._refuse(part, "slice topology requested, but slice size not provided")
-            if sizes and request.count % sizes[0][1]:
-                raise self._refuse(part, f"{request.count} pods are no whole slices of {sizes[0][1]}")
             for (above, outer), (below, inner) in pairwise(sizes):
                 if below <= above or outer % inner:
                     raise self._refuse(part, f"slices of {inner} do not nest in slices of {outer}")

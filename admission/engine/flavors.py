@@ -1460,12 +1460,10 @@ def nodes_for(
 Found = TypeVar("Found")
 
 
-def reduce(
-    pod_sets: Sequence[PodSet], attempt: Callable[[Mapping[str, int]], Found | None], *, whole_slices: bool = False
-) -> Found | None:
+def reduce(pod_sets: Sequence[PodSet], attempt: Callable[[Mapping[str, int]], Found | None]) -> Found | None:
     """Partial admission: the answer of `attempt` for the largest counts for which it has one, found by bisection
-    between `count` and `min_count`; None if there is none, or nothing may be reduced. `whole_slices`: only counts that
-    are whole slices count, of a pod set that asks for slices."""
+    between `count` and `min_count`; None if there is none, or nothing may be reduced. Of a pod set that asks for slices
+    only counts that are whole slices count."""
     deltas = {p.name: p.count - p.min_count for p in pod_sets if p.min_count is not None and p.min_count < p.count}
     whole = sum(deltas.values())
 
@@ -1473,7 +1471,7 @@ def reduce(
         return {p.name: p.count - deltas.get(p.name, 0) * step // whole for p in pod_sets}
 
     steps: Sequence[int] = range(whole + 1) if whole else ()
-    if whole_slices and len(deltas) == 1:
+    if len(deltas) == 1:
         # Each step leaves out one pod; no Workload of Muster's has two pod sets of which some may be left out.
         (reduced,) = (p for p in pod_sets if p.name in deltas)
         steps = range(reduced.count % reduced.widest_slice, whole + 1, reduced.widest_slice)

@@ -192,11 +192,7 @@ class Run:
         if trial is not None:
             return trial
         if "PartialAdmission" in self.rules.gates:
-            reduced = scan.reduce(
-                gang.pod_sets,
-                lambda counts: attempt(counts, smaller),
-                whole_slices=self.rules.pack_against_fragmentation,
-            )
+            reduced = scan.reduce(gang.pod_sets, lambda counts: attempt(counts, smaller))
             if reduced is not None:
                 return reduced
         return self._of_refused(refused, smaller) if self.rules.promises else refused[0]

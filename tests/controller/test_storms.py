@@ -547,6 +547,35 @@ def two_pods(kind: str) -> Json:
     return made
 
 
+def test_a_gang_in_slices_of_which_a_pod_is_done_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of its four pods are left, in slices of two."""
+    running: list[int] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        await scene.opens()
+        made = two_pods("Job")
+        made["spec"] |= {"parallelism": 4, "completions": 4}
+        slices = {NAMES.slice_required_topology_annotation: RACK, NAMES.slice_size_annotation: "2"}
+        made["spec"]["template"]["metadata"]["annotations"] |= slices
+        await scene.user.create(PATHS["Job"], made)
+        await asyncio.sleep(10)
+        pod = scene.objects("", "pods")[0]
+        ended = {"status": {**pod["status"], "phase": "Succeeded"}}
+        await scene.user.merge_patch(f"/api/v1/namespaces/ml/pods/{pod['metadata']['name']}/status", ended)
+        await asyncio.sleep(10)
+        for said in ("true", None):
+            pause = {"metadata": {"labels": {NAMES.pause_label: said}}}
+            await scene.user.merge_patch(f"{PATHS['Job']}/j", pause)
+            await asyncio.sleep(60)
+            running.append(sum(pod["status"]["phase"] == "Running" for pod in scene.objects("", "pods")))
+        await scene.end()
+
+    played(monkeypatch, 0, main)
+    assert running == [0, 3]
+
+
 NO_CLASS = {"labels": {NAMES.queue_label: "a", f"{NAMES.group}/priority-class": "no-such"}}
 MENDED = {"labels": {NAMES.queue_label: "a", f"{NAMES.group}/priority-class": None}}
 

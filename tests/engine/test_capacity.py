@@ -426,7 +426,7 @@ PACKING = [
         {"slices": (("rack", 6), (HOST, 2))},
         {"r-0": 2, "r-1": 2, "r-2": 2, "s-0": 6},
     ),
-    ("half a slice", {"b": {"r": [8]}}, 3, {"slice_required": "rack", "slice_size": 2}, None),
+    ("half a slice", {"b": {"r": [8]}}, 3, {"slice_required": "rack", "slice_size": 2}, {"r-0": 3}),
 ]
 
 
@@ -697,7 +697,7 @@ NO_SIZE = "slice topology requested, but slice size not provided"
     [
         (MUSTER, {"required": "shelf"}, "topology 'net' has no level shelf"),
         (MUSTER, {"slice_required": "rack", "slice_size": 0}, NO_SIZE),
-        (MUSTER, {"slice_required": "rack", "slice_size": 5}, "12 pods are no whole slices of 5"),
+        (MUSTER, {"slice_required": "rack", "slice_size": 5}, None),
         (MUSTER, {"slices": (("rack", 6), (HOST, 4))}, "slices of 4 do not nest in slices of 6"),
         (MUSTER, {"slices": ((HOST, 6), ("rack", 2))}, "slices of 2 do not nest in slices of 6"),
         (MUSTER, {"slices": (("rack", 6), ("rack", 2))}, "slices of 2 do not nest in slices of 6"),
@@ -739,6 +739,30 @@ NO_SIZE = "slice topology requested, but slice size not provided"
 def test_what_cannot_be_asked_of_a_topology_is_said(rules: Rules, asked: dict[str, Any], why: str | None) -> None:
     got = place(fabric({"b": {"r": [8, 8]}}), [asks(12, topology=TopologyRequest(**asked))], rules=rules)
     assert (got.message if isinstance(got, Misfit) else None) == why
+
+
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE], ids=["muster", "kueue"])
+@pytest.mark.parametrize(
+    ("pods", "size", "free", "wanted"),
+    [
+        pytest.param(7, 4, [4, 4], [4, 3], id="the last slice is shorter"),
+        pytest.param(3, 4, [4, 4], [3], id="it is the only one"),
+        pytest.param(5, 3, [2, 3, 3], [3, 2], id="it has the room of a whole one"),
+        pytest.param(7, 4, [4, 2], None, id="it is not divided"),
+    ],
+)
+def test_pods_that_are_no_whole_slices_have_places(
+    pods: int, size: int, free: list[int], wanted: list[int] | None, rules: Rules
+) -> None:
+    """As of a gang of which some are done when it comes back."""
+    asked = asks(pods, topology=TopologyRequest(slice_required=HOST, slice_size=size))
+    got = place(fabric({"b": {"r": free}}), [asked], rules=rules)
+    if wanted is None:
+        assert isinstance(got, Misfit)
+        assert (got.pods, got.placeable) == (pods, size)
+    else:
+        assert not isinstance(got, Misfit)
+        assert [domain.count for domain in got["w"].domains] == wanted
 
 
 # ---------------------------------------------------------------- JobSet's exclusive placement

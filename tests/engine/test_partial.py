@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from admission.engine.model import Detail, Flavor, Quota, Reason, TopologyRequest, Workload
+from admission.engine.model import (
+    KUEUE,
+    MUSTER,
+    Detail,
+    Flavor,
+    Quota,
+    Reason,
+    Rules,
+    Topology,
+    TopologyRequest,
+    Workload,
+)
 from admission.names import HOSTNAME_LABEL
 from tests.engine.town import INITIAL_TOO, SECOND, START, Town, cohort, elastic, gang, node, queue
 
@@ -58,9 +69,11 @@ def on_nodes(**free: int) -> list[Any]:
     return [Flavor("f"), queue("a", "", [("f", {"gpu": 60})]), *(node(name, gpu=gpu) for name, gpu in free.items())]
 
 
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE], ids=["muster", "kueue"])
 @pytest.mark.parametrize(("least", "room", "pods"), [(5, 11, 8), (4, 15, 12), (4, 7, 4), (5, 7, None), (1, 3, None)])
-def test_a_gang_of_slices_gets_as_many_as_are_whole(least: int, room: int, pods: int | None) -> None:
-    town = Town(*on_nodes(n0=room))
+def test_a_gang_of_slices_gets_as_many_as_are_whole(least: int, room: int, pods: int | None, rules: Rules) -> None:
+    """By Kueue's rules, too: it had more pods than places, of 3 pods in slices of 4 none had one."""
+    town = Town(*on_nodes(n0=room), Topology("net", (HOSTNAME_LABEL,)), Flavor("f", topology="net"), rules=rules)
     value = may_shrink(gang("sliced", "a", 16), least)
     (asked,) = value.pod_sets
     slices = TopologyRequest(slice_required=HOSTNAME_LABEL, slice_size=4)
