@@ -393,8 +393,7 @@ class Configuration(Section):
     @classmethod
     def _as_group(cls, raw: Any) -> Any:
         if isinstance(raw, dict) and raw.get("apiGroup") == KUEUE_GROUP:
-            said = {key: value for key, value in raw.items() if value is not None}
-            return {"preset": "kueue", "localQueueDefaulting": True, **said}
+            return {"preset": "kueue", "localQueueDefaulting": True, **raw}
         return raw
 
     @model_validator(mode="after")

@@ -116,6 +116,7 @@ def test_what_follows_from_the_group(text: str, group: str, preset: str, default
         ("statusInterval: 5 minutes", "write for example 30s, 5m or 1h30m"),
         ("statusInterval: 0s", "statusInterval: '0s': write more than 0"),
         ("statusInterval: -5s", "is no duration"),
+        ("statusInterval: ''", "is no duration"),
         ("statusInterval: true", "no unit"),
         ("manageJobsWithoutQueueName: 'yes'", "write true or false"),
         ("waitForPodsReady: {requeuingStrategy: {backoffBaseSeconds: 9, backoffMaxSeconds: 5}}", "swap them"),
@@ -128,6 +129,7 @@ def test_what_follows_from_the_group(text: str, group: str, preset: str, default
         ("fairSharing: {minRuntime: 5}", "write 5s if seconds are meant"),
         ("fairSharing: {maxEvictionsPerHour: 0}", "fairSharing.maxEvictionsPerHour: 0 is too small"),
         ("preset: kueue\nfairSharing: {minRuntime: 5m}", "fairSharing.minRuntime: the preset kueue spares nobody"),
+        ("preset: kueue\nfairSharing: {minRuntime: 0s}", "fairSharing.minRuntime: the preset kueue spares nobody"),
         ("apiGroup: kueue.x-k8s.io\nfairSharing: {maxEvictionsPerHour: 1}", "leave it out, or write preset: muster"),
         (
             "admissionFairSharing: {resourceWeights: {cpu: -1}}",
@@ -141,9 +143,11 @@ def test_what_follows_from_the_group(text: str, group: str, preset: str, default
         ("leaderElection: {leaseDuration: 5s}", "leaseDuration > renewDeadline > retryPeriod"),
         # Nobody has rights to it, and `muster release-all` would release what its holder leads.
         ("leaderElection: {resourceName: other}", "resourceName: Unsupported value 'other': write 'muster-contr"),
+        ("leaderElection: {leaseDuration: 10s}", "leaseDuration > renewDeadline > retryPeriod"),
+        ("leaderElection: {retryPeriod: 10s}", "leaseDuration > renewDeadline > retryPeriod"),
         ("clientConnection: {kubeAPIQPS: 0}", "kubeAPIQPS"),
         ("metrics: {bindAddress: 8080}", "write host:port or :port"),
-        ("metrics: {bindAddress: ':99999'}", "write host:port or :port"),
+        ("metrics: {bindAddress: ':65536'}", "write host:port or :port"),
         ("webhook: {port: 70000}", "webhook.port: 70000 is too large: write 65535 or less"),
         ("webhook: {certificate: files}", "needs certDir"),
         ("logging: {level: verbose}", "Unsupported value 'verbose'"),
@@ -167,6 +171,20 @@ def test_refused(text: str, says: str) -> None:
         load_config(text)
     assert says in str(caught.value)
     assert len(caught.value.problems) == 1
+
+
+def test_what_is_just_allowed() -> None:
+    config = load_config("""\
+waitForPodsReady:
+  recoveryTimeout: 0
+  requeuingStrategy: {backoffBaseSeconds: 5, backoffMaxSeconds: 5}
+clientConnection: {kubeAPIQPS: 0.2}
+metrics: {bindAddress: ":65535"}
+""")
+    assert config.wait_for_pods_ready.recovery_seconds == 0, "at once, and not as the start"
+    assert config.wait_for_pods_ready.requeuing_strategy.backoff_max_seconds == 5
+    assert config.client_connection.burst == 1, "with none nothing would ever be asked"
+    assert config.metrics.bind_address == ":65535"
 
 
 def test_all_problems_in_the_order_of_the_file(tmp_path: Path) -> None:

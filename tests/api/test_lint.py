@@ -164,6 +164,21 @@ ROWS: dict[str, str] = {
         more=(*LAB, "preemption:", "  reclaimWithinCohort: Never # <- lends-without-reclaim"),
     )
     + PAIR,
+    "no reclaim, and no quota to lend": queue(
+        "a", ("h100", {"nominalQuota": 0}), more=(*LAB, "preemption:", "  reclaimWithinCohort: Never")
+    )
+    + PAIR,
+    "no reclaim, and nobody who borrows": queue(
+        "a", ("h100", {"nominalQuota": 8}), more=(*LAB, "preemption:", "  reclaimWithinCohort: Never")
+    )
+    + queue("b", ("h100", {"nominalQuota": 8, "borrowingLimit": 0}), more=LAB),
+    "no reclaim, and nothing lent by the cohort above": queue(
+        "a",
+        ("h100", {"nominalQuota": 8}),
+        more=(SOUND, "cohortName: inner", "preemption:", "  reclaimWithinCohort: Never"),
+    )
+    + cohort("inner", ("h100", {"nominalQuota": 4, "lendingLimit": 0}), more=("parentName: lab",))
+    + PAIR,
     "no reclaim, and nothing lent": queue(
         "a",
         ("h100", {"nominalQuota": 8, "lendingLimit": 0}),
@@ -222,6 +237,12 @@ ROWS: dict[str, str] = {
     + queue("b", ("h100", {"nominalQuota": 4}))
     + flavor("h100", "nodeLabels: {gpu-type: h100}")
     + node("n1", 8),
+    "quota of two queues above their nodes, of one as much as they have": queue(
+        "a", ("h100", {"nominalQuota": "8 # <- quota-above-nodes"})
+    )
+    + queue("b", ("h100", {"nominalQuota": 2}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}")
+    + node("n1", 8),
     "a resource that the nodes do not have": queue("a", ("h100", {"nominalQuota": "1 # <- quota-above-nodes"}))
     + flavor("h100", "nodeLabels: {gpu-type: h100}")
     + node("n1", 0),
@@ -232,6 +253,23 @@ ROWS: dict[str, str] = {
     "nodes with a taint that the flavor does not know": queue("a", ("h100", {"nominalQuota": 8}))
     + flavor("h100", "nodeLabels: {gpu-type: h100}").replace("spec:", "spec: # <- flavor-taint")
     + node("n1", 8, taint="gpu"),
+    "nodes with a taint that the flavor tolerates in another effect": queue("a", ("h100", {"nominalQuota": 8}))
+    + flavor(
+        "h100", "nodeLabels: {gpu-type: h100}", "tolerations: [{key: gpu, operator: Exists, effect: NoExecute}]"
+    ).replace("spec:", "spec: # <- flavor-taint")
+    + node("n1", 8, taint="gpu"),
+    "nodes with another taint than the flavor tolerates": queue("a", ("h100", {"nominalQuota": 8}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}", "tolerations: [{key: cpu, operator: Exists}]").replace(
+        "spec:", "spec: # <- flavor-taint"
+    )
+    + node("n1", 8, taint="gpu"),
+    "nodes with a taint that comes and goes with their condition": queue("a", ("h100", {"nominalQuota": 8}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}")
+    + node("n1", 8, taint="node.kubernetes.io/memory-pressure"),
+    "nodes of which one has a taint": queue("a", ("h100", {"nominalQuota": 16}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}")
+    + node("n1", 8, taint="gpu")
+    + node("n2", 8),
     "nodes with a taint that the flavor tolerates": queue("a", ("h100", {"nominalQuota": 8}))
     + flavor("h100", "nodeLabels: {gpu-type: h100}", "tolerations: [{key: gpu, operator: Exists}]")
     + node("n1", 8, taint="gpu"),
@@ -259,6 +297,15 @@ ROWS: dict[str, str] = {
     + "  clusterQueue: a # <- namespace-not-selected\n"
     + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: ml, labels: {team: a}}\n"
     + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: web, labels: {team: b}}\n",
+    "a namespace that is selected by its name": head("ClusterQueue", "a")
+    + "  namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ml}}\n"
+    + quotas(("h100", {"nominalQuota": 8}))
+    + local("a")
+    + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: ml}\n",
+    "the least memory that its author may have meant": head("ClusterQueue", "a")
+    + f"  {SOUND}\n"
+    + quotas(("h100", {"nominalQuota": "1Mi"}), resource="memory")
+    + local("a"),
     "parts of what is counted whole": queue(
         "a",
         ("h100", {"nominalQuota": "1500m # <- not-whole", "borrowingLimit": '"2000m"', "lendingLimit": "0.5k"}),
@@ -456,6 +503,9 @@ def test_numbers_and_fixes() -> None:
     message, fix = said("quota of two queues above their nodes", "quota-above-nodes")
     assert message == "a, b have together 10 gpu of flavor h100, and its one node has 8"
     assert "lower nominalQuota by 2" in fix
+    message, fix = said("quota of two queues above their nodes, of one as much as they have", "quota-above-nodes")
+    assert message == "a, b have together 10 gpu of flavor h100, and its one node has 8"
+    assert "lower nominalQuota by 2" in fix
     message, _ = said("quota below what its nodes have", "quota-below-nodes")
     assert message == (
         "the nodes of flavor h100 have 16 gpu, and all quota of it is 13: 3 of them stand idle, whoever asks"
@@ -484,7 +534,12 @@ def test_numbers_and_fixes() -> None:
         "AdmissionCheck asked is not active: a admits nothing until example.com/asked sets its condition Active"
     )
     gone = found(ROWS["a queue and a flavor that are being deleted"])
-    assert "flavor-unused" not in {finding.rule for finding in gone}, "it is deleted already"
+    assert not {"flavor-unused", "queue-unused"} & {finding.rule for finding in gone}, "they are deleted already"
+    many = "".join(
+        queue(name, ("h100", {"nominalQuota": 1, "borrowingLimit": 0}), more=LAB) for name in "abcd"
+    ) + cohort("lab", ("h100", {"nominalQuota": 4}))
+    (fix,) = (finding.fix for finding in found(many) if finding.rule == "unreachable")
+    assert "in a, b, c, d, or lower" in fix
 
 
 def test_a_check_of_a_cluster_that_says_nothing_is_not_active() -> None:

@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from admission.engine.model import Detail, Reason, Why
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client, NotFound, Unavailable
 from admission.names import OF_DEVICE_CLASS
+from admission.sandbox.store import Request
 from tests.controller.lab import (
     ADMITTED_,
     GPU,
@@ -322,14 +323,23 @@ AGAIN: dict[str, tuple[bool, bool, Mapping[str, Any], str, str]] = {
 
 async def requeued_by_a_pause(world: World, tmp_path: Path, *said: str) -> None:
     """The command, which waits until the controller has written what it writes of a paused job whose pods are gone."""
+    looked: list[str] = []
+
+    def look(request: aiohttp.web.Request) -> None:
+        if request.method == "PATCH" and request.path.endswith("/jobs/train") and "dryRun" not in request.query:
+            looked.clear()
+        elif request.method == "GET" and request.path.endswith("/workloads"):
+            looked.append(request.path)
+
+    world.sandbox.faults.append(look)
     asked = asyncio.ensure_future(run(world, tmp_path, "requeue", "train", "-n", "ml", *said))
 
     async def labelled() -> bool:
         return NAMES.pause_label in (await world.client.get(f"{JOBS}/train"))["metadata"]["labels"]
 
-    while not asked.done() and not await labelled():
+    while not asked.done() and (not await labelled() or len(looked) < 2):
         await asyncio.sleep(0.02)
-    assert not asked.done()
+    assert not asked.done(), "it waits for what is to come of the pause"
     held = await world.client.get(f"{WORKLOADS}/job-train")
     held["status"] = {"conditions": []}
     await world.client.put(f"{WORKLOADS}/job-train/status", held)
@@ -356,6 +366,112 @@ async def test_requeue(world: World, tmp_path: Path, name: str) -> None:
     assert "requeueAt" not in after["status"].get("requeueState", {})
 
 
+ENDS: dict[str, tuple[Mapping[str, Any], int, str]] = {
+    "at its end": (
+        {"conditions": [condition("SuccessCriteriaMet", True, "Rule", "enough")]},
+        0,
+        "it has ended, and its pods are leaving: create it anew",
+    ),
+    "deleted": ({}, 1, "it was deleted, and its pods are leaving: create it anew"),
+    "released": ({}, 0, "it runs without Muster: nothing is reserved for it"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_who_does_not_wait_for_the_queue_is_not_queued_again(world: World, tmp_path: Path, name: str) -> None:
+    more, code, message = ENDS[name]
+    await lab(world)
+    made = job("train", status={**STARTED, **more})
+    made["metadata"]["finalizers"] = ["example.com/kept"]
+    held = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")}
+    await with_workload(world, made, {} if name == "released" else held)
+    if name == "deleted":
+        await world.client.delete(f"{JOBS}/train")
+    await run(world, tmp_path, "why", "train", "-n", "ml", code=code)
+    (row,) = json.loads((await run(world, tmp_path, "requeue", "train", "-n", "ml", "-o", "json")).stdout)["rows"]
+    assert (row["did"], row["message"]) == ("unchanged", message)
+
+
+class Meanwhile:
+    """Somebody else writes just before a write of ours."""
+
+    def __init__(self, world: World, method: str, path: str, write: Callable[[Meanwhile], None]) -> None:
+        self._store, self._write, self._at = world.sandbox.store, write, (method, path)
+        self.done = False
+        world.sandbox.faults.append(self)
+
+    def __call__(self, request: aiohttp.web.Request) -> None:
+        if not self.done and (request.method, request.path) == self._at and "dryRun" not in request.query:
+            self.done = True
+            self._write(self)
+
+    def do(self, verb: str, path: str, body: Any = None, content_type: str = "") -> None:
+        group, plural = ("batch", "jobs") if "/jobs/" in path else (NAMES.group, path.split("/")[-2])
+        kind = self._store.kind(group, plural)
+        assert kind is not None
+        namespace = "ml" if "/namespaces/ml/" in path else ""
+        name = path.rpartition("/")[2]
+        asked = Request(verb, kind, namespace, name, body, content_type=content_type, manager="somebody")
+        self._store.do(asked, 1_800_000_000_000)
+
+    def anew(self, path: str, body: Any) -> None:
+        self.do("delete", path, {"propagationPolicy": "Background", "gracePeriodSeconds": 0})
+        self.do("create", path, body)
+
+    def changed(self, path: str, change: Any) -> None:
+        self.do("patch", path, change, "application/merge-patch+json")
+
+
+@pytest.mark.parametrize("what", ["a job that is paused", "a job that is given back"])
+async def test_another_job_of_the_name_is_left_as_it_is(world: World, tmp_path: Path, what: str) -> None:
+    await lab(world)
+    runs, path = what == "a job that is paused", f"{JOBS}/train"
+    made = job("train", status=STARTED if runs else None)
+    held = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")}
+    await with_workload(world, made, held if runs else dict(PENDING))
+    another = {key: value for key, value in job("train").items() if key != "status"}
+    meanwhile = Meanwhile(world, "PATCH", path, lambda other: other.anew(path, another))
+    if runs:
+        await run(world, tmp_path, "requeue", "train", "-n", "ml", "--yes", code=4)
+    else:
+        assert "job/train -n ml refused" in (await run(world, tmp_path, "release-all", "--yes", code=1)).stdout
+    assert meanwhile.done
+    stored = await world.client.get(path)
+    assert stored["spec"]["suspend"] is True
+    assert NAMES.pause_label not in stored["metadata"]["labels"]
+
+
+async def test_another_workload_of_the_name_is_not_deleted(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    await with_workload(world, job("train"), dict(PENDING), active=False)
+    world.denied = {"PATCH workloads"}
+    path = f"{WORKLOADS}/job-train"
+    before = await world.client.get(path)
+    another = {**before, "metadata": {name: before["metadata"][name] for name in ("name", "namespace", "labels")}}
+    meanwhile = Meanwhile(world, "DELETE", path, lambda other: other.anew(path, another))
+    await run(world, tmp_path, "requeue", "train", "-n", "ml", code=4)
+    assert meanwhile.done
+    assert (await world.client.get(path))["metadata"]["uid"] != before["metadata"]["uid"]
+
+
+async def test_what_changed_meanwhile_is_not_written_over(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    await with_workload(world, job("train"), dict(PENDING), active=False)
+    path = f"{WORKLOADS}/job-train"
+    meanwhile = Meanwhile(world, "PATCH", path, lambda other: other.changed(path, {"spec": {"priority": 7}}))
+    await run(world, tmp_path, "requeue", "train", "-n", "ml", code=4)
+    assert meanwhile.done
+    assert (await world.client.get(path))["spec"]["active"] is False
+    await world.client.delete(path)
+    flavor = f"/apis/{NAMES.api_version}/resourceflavors/h100"
+    await world.client.merge_patch(flavor, {"metadata": {"finalizers": [NAMES.finalizer]}})
+    more = {"metadata": {"finalizers": [NAMES.finalizer, "example.com/new"]}}
+    meanwhile = Meanwhile(world, "PATCH", flavor, lambda other: other.changed(flavor, more))
+    assert "h100 refused" in (await run(world, tmp_path, "release-all", "--yes", code=1)).stdout
+    assert meanwhile.done
+    assert "example.com/new" in (await world.client.get(flavor))["metadata"]["finalizers"]
+
+
 async def test_a_deleted_workload_that_is_kept_says_by_what_and_is_not_queued_again(
     world: World, tmp_path: Path
 ) -> None:
@@ -370,7 +486,7 @@ async def test_a_deleted_workload_that_is_kept_says_by_what_and_is_not_queued_ag
     assert "is kept by the finalizer example.com/backup;" in standing["message"]
     assert "kubectl edit" in told["platform"]
     (row,) = json.loads((await run(world, tmp_path, "requeue", "train", "-n", "ml", "-o", "json")).stdout)["rows"]
-    assert (row["did"], "example.com/backup" in row["message"]) == ("unchanged", True)
+    assert (row["did"], row["message"]) == ("unchanged", standing["message"])
 
 
 @pytest.mark.parametrize("name", ["switched off", "in backoff"])
@@ -395,6 +511,24 @@ async def test_who_may_write_no_workload_ends_a_backoff_by_a_pause(world: World,
     world.denied = {"PATCH workloads", "DELETE workloads"}
     await run(world, tmp_path, "requeue", "train", "-n", "ml", "--dry-run")
     await requeued_by_a_pause(world, tmp_path)
+
+
+async def test_who_may_write_no_workload_does_not_pause_a_job_that_is_switched_off(
+    world: World, tmp_path: Path
+) -> None:
+    """It would stay so: a pause ends no more than a backoff."""
+    await lab(world)
+    await with_workload(world, job("train"), dict(PENDING), active=False)
+    world.denied = {"PATCH workloads", "DELETE workloads"}
+    await run(world, tmp_path, "requeue", "train", "-n", "ml", code=4)
+    stored = await world.client.get(f"{JOBS}/train")
+    assert NAMES.pause_label not in stored["metadata"]["labels"]
+
+
+async def test_requeue_of_one_that_waits_for_its_checks_asks_first(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    await with_workload(world, job("train"), {"conditions": [RESERVED], "admission": admission("n1", "n2")})
+    assert "holds its room" in (await run(world, tmp_path, "requeue", "train", "-n", "ml", code=2)).stderr
 
 
 async def test_requeue_of_one_that_runs_pauses_it_until_its_room_is_free(world: World, tmp_path: Path) -> None:
@@ -633,12 +767,12 @@ async def test_create_queue_export_and_import(world: World, tmp_path: Path) -> N
     assert all("uid" not in one["metadata"] and "status" not in one for one in kept)
     queue = next(one for one in kept if one["kind"] == "ClusterQueue")
     assert queue["spec"]["fairSharing"] == {"weight": "2"}
-    assert queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0] == {
-        "name": GPU,
-        "nominalQuota": "16",
-        "borrowingLimit": "8",
-        "lendingLimit": "4",
-    }
+    whose = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["ml", "web"]}
+    assert queue["spec"]["namespaceSelector"] == {"matchExpressions": [whose]}
+    assert queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"] == [
+        {"name": GPU, "nominalQuota": "16", "borrowingLimit": "8", "lendingLimit": "4"},
+        {"name": "cpu", "nominalQuota": "64"},  # the limits are of devices
+    ]
     # Into another cluster, and changed.
     file = tmp_path / "quota.yaml"
     queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = "24"
@@ -704,6 +838,20 @@ async def test_import_tells_which_object_names_something_twice(world: World, tmp
         told = " ".join((await run(world, tmp_path, *command, code=code)).stdout.split())
         assert "clusterqueue/team-c" in told
         assert 'duplicate entries for key [name="h100"]' in told
+    with pytest.raises(NotFound):  # where anything would be refused nothing is written
+        await world.client.get(f"/apis/{NAMES.api_version}/resourceflavors/fine")
+
+
+async def test_import_writes_into_the_namespace_that_is_said_what_names_none(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    path = f"/apis/{NAMES.api_version}/namespaces/{{}}/localqueues/{{}}"
+    bare, own_place = (local_queue(name, "team-a", "web") for name in ("bare", "placed"))
+    del bare["metadata"]["namespace"], bare["status"], own_place["status"]
+    file = tmp_path / "quota.yaml"
+    file.write_text(yaml.safe_dump_all([bare, own_place]))
+    await run(world, tmp_path, "import", str(file), "-n", "ml", "--apply")
+    await world.client.get(path.format("ml", "bare"))
+    await world.client.get(path.format("web", "placed"))
 
 
 def away_from(path: str) -> Any:
@@ -1590,6 +1738,68 @@ async def test_release_all(world: World, tmp_path: Path) -> None:
     assert NAMES.queue_label not in after["metadata"].get("labels", {})
 
 
+async def test_what_is_only_tried_is_a_dry_run_in_all_that_it_would_write(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lab(world)
+    await world.client.merge_patch(f"{CLUSTER_QUEUES}/team-b", {"spec": {"stopPolicy": "Hold"}})
+    await with_workload(world, job("off"), dict(PENDING), active=False)
+    await with_workload(world, job("later"), dict(BACKOFF))
+    paused = job("paused")
+    paused["metadata"]["labels"][NAMES.pause_label] = "true"
+    await world.put(paused)
+    started = {NAMES.inverse_annotation: json.dumps({"for": "w", "forms": [], "undo": []})}
+    runs, evicted = job("runs", status=STARTED), job("evicted", status={"startTime": rfc3339(4_000_000_000)})
+    evicted["spec"]["suspend"] = True
+    for one in (runs, evicted):
+        one["metadata"]["annotations"] = started
+    await with_workload(world, runs, {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")})
+    await world.put(evicted)
+    pod = {**template(8), "apiVersion": "v1", "kind": "Pod"}
+    pod["metadata"] = {"name": "runs-0", "namespace": "ml", "labels": {NAMES.workload_uid_label: "w"}}
+    pod["spec"]["schedulingGates"] = [{"name": NAMES.topology_gate}]
+    await world.put(pod)
+    kept = own("ResourceFlavor", "old", {})
+    kept["metadata"]["finalizers"] = [NAMES.finalizer]
+    await world.put(kept)
+    (tmp_path / "quota.yaml").write_text(yaml.safe_dump(own("ResourceFlavor", "a100", {})))
+    monkeypatch.chdir(tmp_path)
+    tried: set[str] = set()
+    written: list[str] = []
+
+    def told(request: aiohttp.web.Request) -> None:
+        if request.method != "GET" and not request.path.endswith("reviews"):
+            at = request.path.partition("/v1")[2].partition("/")[2].removeprefix("namespaces/")
+            what = f"{request.method} {at}"
+            tried.add(what) if request.query.get("dryRun") == "All" else written.append(what)
+
+    world.sandbox.faults.append(told)
+    asked: dict[str, set[str]] = {
+        "stop team-a --drain --dry-run": {"PATCH clusterqueues/team-a"},
+        "resume team-b --dry-run": {"PATCH clusterqueues/team-b"},
+        "requeue off -n ml --dry-run": {"PATCH ml/workloads/job-off"},
+        "requeue later -n ml --dry-run": {"PATCH ml/workloads/job-later/status"},
+        "requeue paused -n ml --dry-run": {"PATCH ml/jobs/paused"},
+        "requeue runs -n ml --dry-run": {"PATCH ml/jobs/runs"},
+        "create queue d --quota h100:cpu=1 --for ml --dry-run": {"PATCH clusterqueues/d", "PATCH ml/localqueues/main"},
+        "import quota.yaml": {"PATCH resourceflavors/a100"},
+        "release-all --unlabel": {
+            *(f"PATCH ml/jobs/{name}" for name in ("off", "later", "runs", "evicted")),
+            "PATCH ml/jobs/evicted/status",
+            "PATCH ml/pods/runs-0",
+            "PATCH resourceflavors/old",
+        },
+    }
+    for given, would in asked.items():
+        tried.clear()
+        await run(world, tmp_path, *given.split())
+        assert (tried, written) == (would, []), given
+    world.denied = {"PATCH workloads"}
+    tried.clear()
+    await run(world, tmp_path, "requeue", "off", "-n", "ml", "--dry-run")
+    assert (tried, written) == ({"DELETE ml/workloads/job-off"}, [])
+
+
 async def test_release_all_says_what_it_has_done_before_nobody_answered(world: World, tmp_path: Path) -> None:
     await lab(world)
     await with_workload(world, job("waits"), dict(PENDING))
@@ -1758,9 +1968,11 @@ async def test_release_all_refuses_a_gang_whose_pods_may_not_be_seen(world: Worl
     made["metadata"]["annotations"] = {NAMES.inverse_annotation: json.dumps({"for": "w", "forms": [], "undo": []})}
     await world.put(made)
     world.denied = {"pods"}
+    await world.put(job("by-others", status=STARTED))
     told = await run(world, tmp_path, "release-all", "--yes", code=1)
     assert "refused: runs on; you may not see whether its pods wait behind the gate" in told.stdout
     assert "You may not see: pods in namespace ml." in told.stdout
+    assert "job/by-others -n ml unchanged: runs on" in told.stdout, "it was not started here: no pod of it has the gate"
 
 
 # ---------------------------------------------------------------- top, watch, completion

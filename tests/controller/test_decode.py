@@ -9,7 +9,15 @@ import pytest
 
 from admission.controller import decode
 from admission.jobs import values
-from admission.names import JOB_COMPLETION_INDEX, JOBSET_NAME_LABEL, KUEUE_GROUP, Names
+from admission.jobs.kinds import JOB
+from admission.names import (
+    CONTROLLER_UID_LABEL,
+    JOB_COMPLETION_INDEX,
+    JOBSET_NAME_LABEL,
+    JOBSET_UID_LABEL,
+    KUEUE_GROUP,
+    Names,
+)
 
 NAMES = Names(KUEUE_GROUP)
 MARKS = {NAMES.managed_label: "true", NAMES.workload_uid_label: "u-1", NAMES.pod_set_label: "main"}
@@ -92,6 +100,44 @@ def test_a_workload_is_read_as_its_full_form_says(obj):
     assert seen.status == ({} if seen.view.value.finished else obj.get("status", {}))
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"), [("WorkloadPriorityClass", "high"), ("PriorityClass", ""), (None, "")], ids=str
+)
+def test_which_priority_class_a_workload_follows(kind: str | None, said: str) -> None:
+    ref = {"priorityClassRef": {"group": "x", "kind": kind, "name": "high"}} if kind else {}
+    assert decode.workload(NAMES, msgspec.Raw(json.dumps(workload(**ref)).encode())).view.priority_class == said
+
+
+@pytest.mark.parametrize(("boost", "wrong"), [("5", ""), ("-5", ""), ("much", "much"), ("", "")])
+def test_a_boost_that_is_no_number_is_told(boost: str, wrong: str) -> None:
+    obj = workload()
+    obj["metadata"]["annotations"][NAMES.priority_boost_annotation] = boost
+    assert decode.workload(NAMES, msgspec.Raw(json.dumps(obj).encode())).view.no_boost == wrong
+
+
+@pytest.mark.parametrize(("status", "kept_out"), [("False", "Deactivated"), ("True", "")])
+def test_who_is_kept_out_is_known_by_its_last_word(status: str, kept_out: str) -> None:
+    said = {"type": "Requeued", "status": status, "reason": "Deactivated"}
+    obj = workload() | {"status": {"conditions": [said]}}
+    assert decode.workload(NAMES, msgspec.Raw(json.dumps(obj).encode())).view.kept_out == kept_out
+
+
+def test_a_job_is_kept_that_was_started_and_names_no_queue_any_more() -> None:
+    note = {NAMES.inverse_annotation: json.dumps({"for": "w", "forms": [], "undo": []})}
+    meta = {"name": "j", "namespace": "team", "uid": "u", "resourceVersion": "1"}
+    recent = decode.Recent()
+    for uid, notes in (("plain", {}), ("started", note)):
+        obj = {"metadata": meta | {"uid": uid, "annotations": notes}, "spec": {"template": TEMPLATE}}
+        decode.job(JOB, NAMES, msgspec.Raw(json.dumps(obj).encode()), recent)
+    assert [recent.get(uid, "1") is not None for uid in ("plain", "started")] == [False, True]
+
+
+@pytest.mark.parametrize("more", [{}, {"deletionTimestamp": "2026-01-01T00:00:09Z"}], ids=["stays", "goes"])
+def test_an_object_that_is_being_deleted_is_known_as_such(more: dict) -> None:
+    raw = msgspec.Raw(json.dumps({"metadata": {"name": "a", "uid": "u"} | more}).encode())
+    assert decode.named(raw).deleting is decode.plain(raw).deleting is bool(more)
+
+
 def with_container(**said) -> dict:
     container = {"name": "c", "image": "c", "resources": {"requests": {"cpu": "500m"}}} | said
     starts = {"name": "i", "env": [{"name": "A", "value": "b"}], "resources": {"limits": {"memory": "1Gi"}}}
@@ -122,6 +168,7 @@ def affinity(word: str, **selects: str) -> dict:
     return {"affinity": {word: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
+OF_JOB_1 = {"matchLabels": {"job-name": "1"}}
 SPREAD = {"topologyKey": "rack", "maxSkew": 1, "labelSelector": {"matchLabels": {"app": "a"}}}
 
 
@@ -136,8 +183,9 @@ SPREAD = {"topologyKey": "rack", "maxSkew": 1, "labelSelector": {"matchLabels": 
         (({"app": "a"}, {"app": "b"}), ({}, affinity("podAffinity", app="a"))),
         (({"app": "a"}, {"app": "a"}), ({}, {"topologySpreadConstraints": [SPREAD]})),
         (({JOBSET_NAME_LABEL: "set"},), ({},)),
+        (({"app": "a"},), ({"topologySpreadConstraints": [SPREAD | {"labelSelector": OF_JOB_1}]},)),
     ],
-    ids=["own", "none", "two", "itself", "apart from", "beside", "spread", "JobSet"],
+    ids=["own", "none", "two", "itself", "apart from", "beside", "spread", "JobSet", "spread of its Job"],
 )
 def test_templates_that_differ_in_labels_are_read_as_they_say(labels: tuple, spec: tuple) -> None:
     """Each Job's template has labels of its own, and what is read of the rest is shared."""
@@ -209,6 +257,14 @@ def pod(spec: dict | None = None, status: dict | None = None, **meta) -> dict:
     }
 
 
+OF_OTHERS = {CONTROLLER_UID_LABEL: "theirs", JOBSET_UID_LABEL: "set"}
+
+
+def pinned(*nodes: str) -> dict:
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": list(nodes)}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
 INIT = {"name": "i", "resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}
 PORT = {"name": "c", "ports": [{"hostPort": 80}]}
 
@@ -227,6 +283,13 @@ PORT = {"name": "c", "ports": [{"hostPort": 80}]}
             pod({"nodeName": "n"}, labels={NAMES.workload_uid_label: "u-1", NAMES.pod_set_label: "main"}),
             {"workload_uid": "", "pod_set": ""},  # anybody may write these; who may write our mark is guarded
         ),
+        (
+            pod({"nodeName": "n"}, labels=OF_OTHERS),
+            {"workload_uid": "", "owner_uid": "job-1", "jobset_uid": ""},  # and whose it is, no more
+        ),
+        (pod({"nodeName": "n"}, labels=MARKS | OF_OTHERS), {"owner_uid": "theirs", "jobset_uid": "set"}),
+        (pod({"affinity": pinned("n")}), {"pinned": "n"}),
+        (pod({"affinity": pinned("n", "m")}), {"pinned": ""}),  # its owner leaves it a choice
         (
             pod(
                 {"nodeName": "n", "containers": [PORT], "initContainers": [INIT | {"restartPolicy": "Always"}]},

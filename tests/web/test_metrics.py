@@ -23,6 +23,7 @@ from admission.engine.model import (
     Admit,
     Assumed,
     ClusterQueue,
+    Detail,
     Evict,
     EvictReason,
     Flavor,
@@ -219,12 +220,15 @@ def test_what_a_former_leader_found_is_not_said_for_the_one_that_leads_now() -> 
     small = Small()
     metrics = played(small)
     metrics.drift(3)
-    told = {name for name, _ in samples(metrics.text())}
-    assert {"muster_jobs_held", "muster_ledger_drift"} <= told
-    assert samples(metrics.text())["muster_ledger_drift", frozenset()] == 3
+    told = samples(metrics.text())
+    of_leaders = {"muster_jobs_held", "muster_standstill_gangs"}
+    nobody_asks = "muster_pending_requests", frozenset({("cluster_queue", "team-b"), ("resource", GPU)})
+    assert of_leaders <= {name for name, _ in told}
+    assert (told["muster_ledger_drift", frozenset()], told[nobody_asks]) == (3, 0)
     small.leads = False
     after = samples(metrics.text())
-    assert not [name for name, _ in after if name == "muster_jobs_held"]
+    assert not of_leaders & {name for name, _ in after}
+    assert nobody_asks not in after
     assert after["muster_ledger_drift", frozenset()] == 0
 
 
@@ -300,6 +304,11 @@ def test_a_run_is_counted() -> None:
             "muster_api_requests_total",
             {"verb": "PATCH", "resource": "workloads", "subresource": "status", "code": "200"},
             3,
+        ),
+        (
+            "muster_api_requests_total",
+            {"verb": "PATCH", "resource": "workloads", "subresource": "status", "code": "403"},
+            0,  # an alert asks for its increase
         ),
         ("muster_watch_age_seconds", {"kind": "Pod"}, 1.5),
         ("muster_events_dropped_total", {"why": "queue"}, 2),
@@ -383,12 +392,14 @@ def test_what_was_held_is_counted_to_the_second_by_who_leads_whenever_it_is_aske
         metrics.workload(old and seen(old), new and seen(new))
         clock.now += seconds
         old = new
-    used = "muster_cluster_queue_used_seconds_total"
-    assert samples(metrics.text())[used, labels] == 20 * (2.5 + 2.5 + 1 + 1)
+    metrics.evicted(gang.key, "Preempted", "")
+    used, lost = "muster_cluster_queue_used_seconds_total", "muster_evicted_seconds_total"
+    found = samples(metrics.text())
+    assert (found[used, labels], found[lost, labels | {("reason", "Preempted")}]) == (20 * (2.5 + 2.5 + 1 + 1), 600)
     small.cluster_queues = lambda: ["team-b"]  # type: ignore[method-assign]
     small.queues = lambda: iter(())  # type: ignore[method-assign]
     metrics.text()
-    assert not [name for name, _ in samples(metrics.text()) if name.startswith((used, "muster_evicted_seconds"))]
+    assert not [name for name, _ in samples(metrics.text()) if name in (used, lost)]
 
 
 USED, OF_LOCAL, IDLE_FOR = (
@@ -421,6 +432,7 @@ def test_what_stands_idle_is_counted_by_why_and_only_once_it_is_known() -> None:
         ("recovering", 32, "recovering"),
         (leaves, 64, "leaving"),
         ("starting", 128, "leaving"),
+        (None, 32768, "leaving"),
         (structs.replace(gang, admission=None, admitted=False, evicted="Preempted"), 256, ""),
         ("starting", 512, ""),
         (gang, 1024, ""),
@@ -441,9 +453,60 @@ def test_what_stands_idle_is_counted_by_why_and_only_once_it_is_known() -> None:
         if idle:
             expected[idle] = expected.get(idle, 0) + 20 * seconds
     assert amounts(metrics, IDLE_FOR, "state") == expected
-    used = 20 * sum(seconds for step, seconds, _ in story[1:8]) + 20 * (1024 + 2048 + 8192 + 16384)
+    used = 20 * sum(seconds for step, seconds, _ in story[1:9]) + 20 * (1024 + 2048 + 8192 + 16384)
     assert amounts(metrics, USED, "cluster_queue") == {"team-a": used}
     assert amounts(metrics, OF_LOCAL, "queue_namespace") == {"a": used}
+
+
+def test_the_wait_for_checks_is_counted_with_that_before_it_and_of_who_is_admitted_alone() -> None:
+    """Reserved after five seconds, and admitted three later. Who is evicted while its checks are open was not."""
+    small, clock = Small(), Clock()
+    metrics = Metrics(small, clock=clock)
+    (admit,) = [decision for decision in small.plan.decisions if isinstance(decision, Admit)]
+    evict = Evict(admit.key, admit.uid, EvictReason.IN_COHORT_RECLAMATION, ("b", "x"), "x")
+
+    def waited() -> tuple[float, float]:
+        found, queue = samples(metrics.text()), frozenset({("cluster_queue", "team-a")})
+        return tuple(found[f"muster_admission_wait_seconds_{what}", queue] for what in ("count", "sum"))  # type: ignore[return-value]
+
+    for evicted in (lambda: metrics.decision(evict), lambda: metrics.evicted(admit.key, "AdmissionCheck", "")):
+        metrics.decision(structs.replace(admit, admitted=False, waited_ms=5_000))
+        clock.now += 100
+        evicted()
+        metrics.admitted(admit.key)  # under another leader's reservation
+        assert waited() == (0, 0)
+    metrics.decision(structs.replace(admit, admitted=False, waited_ms=5_000))
+    small.queue_of_gang = lambda _: ""  # type: ignore[method-assign]  # it is deleted ...
+    waited()
+    small.queue_of_gang = lambda _: "team-a"  # type: ignore[method-assign]  # ... and made anew
+    metrics.admitted(admit.key)
+    assert waited() == (0, 0)
+    metrics.decision(structs.replace(admit, admitted=False, waited_ms=5_000))
+    clock.now += 3
+    metrics.admitted(admit.key)
+    metrics.admitted(admit.key)
+    assert waited() == (1, 8)
+
+
+def test_of_many_that_wait_the_longest_is_told_and_not_of_those_that_no_nodes_would_hold() -> None:
+    small = Small()
+    (row,) = small.waiting()
+    _, verdict, _ = row
+    never = structs.replace(verdict, why=structs.replace(verdict.why, detail=Detail.NEVER_FITS_NODES))
+    small.waiting = lambda: [("team-a", verdict, 8.0), ("team-a", verdict, 5.0), ("team-a", never, 9.0)]  # type: ignore[method-assign]
+    found, queue = samples(Metrics(small).text()), frozenset({("cluster_queue", "team-a")})
+    assert found["muster_oldest_pending_seconds", queue] == 8
+    assert found["muster_pending_workloads", queue | {("reason", "WaitingForQuota")}] == 3
+
+
+def test_what_is_counted_of_a_gang_whose_queue_nobody_knows_stays() -> None:
+    small = Small()
+    metrics = Metrics(small)
+    small.queue_of_gang = lambda _: ""  # type: ignore[method-assign]
+    metrics.evicted(("a", "gone"), "Deactivated", "")
+    labels = frozenset({"cluster_queue": "", "reason": "Deactivated", "cause": ""}.items())
+    for _ in range(2):
+        assert samples(metrics.text())["muster_evicted_workloads_total", labels] == 1
 
 
 def test_what_local_queues_used_adds_up_and_goes_with_them() -> None:
@@ -489,6 +552,18 @@ def test_which_local_queues_are_counted_by_themselves_is_configured(config: str,
     found = {dict(labels)["queue_namespace"] for name, labels in samples(metrics.text()) if name == OF_LOCAL}
     assert found == shown
     assert amounts(metrics, OF_LOCAL, "queue_namespace") == ({"a": 200} if "a" in shown else {})
+    small.local_queues = list  # type: ignore[method-assign]  # without a label of its own now
+    assert bool(amounts(metrics, OF_LOCAL, "queue_namespace")) == ("b" in shown)
+    assert amounts(metrics, USED, "cluster_queue") == {"team-a": 200}
+
+
+def test_what_was_used_of_a_flavor_that_has_no_quota_any_more_is_told() -> None:
+    small, clock = Small(), Clock()
+    metrics = Metrics(small, clock=clock)
+    metrics.workload(None, seen(small.state.workloads["a", "first"]))
+    clock.now += 10
+    rows = [(kind, name, structs.replace(numbers, order=()), lent) for kind, name, numbers, lent in small.queues()]
+    small.queues = lambda: iter(rows)  # type: ignore[method-assign]
     assert amounts(metrics, USED, "cluster_queue") == {"team-a": 200}
 
 
