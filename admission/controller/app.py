@@ -101,6 +101,7 @@ from admission.engine.project import evicted_as, project
 from admission.engine.state import State
 from admission.jobs import values, volumes
 from admission.jobs.kinds import JOBSET, KIND_OF, JobKey, JobKind, JobView
+from admission.jobs.workload import called, in_jobs_words
 from admission.kube.client import (
     ApiError,
     Client,
@@ -901,13 +902,13 @@ class Controller:
         return told if found is None else self._in_jobs_words(found)
 
     def _in_jobs_words(self, verdict: Verdict) -> Verdict:
-        """People know jobs, not Workloads: a reason that speaks of another gang names its job."""
-        namespace, _, name = verdict.why.subject.partition("/")
-        seen = self.world.workloads.get((namespace, name))
-        if seen is None or not seen.view.owner[1]:
-            return verdict
-        kind, job = seen.view.owner
-        return replace(verdict, why=replace(verdict.why, subject=f"{kind} {namespace}/{job}"))
+        """A reason is told once, and may be read when the gang of which it speaks is gone."""
+
+        def job_of(key: Key) -> str:
+            seen = self.world.workloads.get(key)
+            return called(key, seen.view.owner) if seen is not None else ""
+
+        return replace(verdict, why=in_jobs_words(verdict.why, job_of))
 
     def _decide_later(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()

@@ -38,7 +38,7 @@ DURATION_S = 15.0
 
 
 class RivalLeads(LeadershipLost):
-    """Kueue's controller has come to lead: the work was ended."""
+    """Another controller has come to lead: the work was ended."""
 
 
 class Rival:

@@ -90,7 +90,8 @@ from admission.jobs.kinds import (
 )
 from admission.jobs.neighbours import Neighbours, Stand, Who, stand_of, stands_of
 from admission.jobs.requests import LIMITS, Limits
-from admission.jobs.workload import as_made, build_workload
+from admission.jobs.workload import as_made, build_workload, in_jobs_words
+from admission.jobs.workload import called as as_called
 from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
 from admission.names import Names
 
@@ -620,8 +621,7 @@ def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: As
             state.apply(Assumed(one))
     verdict = verdict or state.explain(key)
     cause = verdict.why if verdict is not None else Cause(Reason.PENDING_EVALUATION, Detail.NEXT_CYCLE)
-    namespace, _, name = cause.subject.partition("/")
-    cause = structs.replace(cause, subject=called.get((namespace, name), cause.subject))
+    cause = in_jobs_words(cause, lambda other: called.get(other, ""))
     place = state.position(key)
     seen = replace(seen, evicts=tuple(dict.fromkeys(evicts)), position=None if place is None else place + 1)
     return _waits(seen, cause), None
@@ -747,8 +747,7 @@ def _waits(seen: Foreseen, cause: Cause) -> Foreseen:
 
 def _job_of(raw: Json) -> str:
     """A Workload by the job that it stands for."""
-    kind, name = owner_of(raw)
-    return f"{kind or 'Workload'} {namespace_of(raw)}/{name or name_of(raw)}"
+    return as_called(key_of(raw), owner_of(raw))
 
 
 def _priority(job: JobView, cluster: _Cluster) -> int:

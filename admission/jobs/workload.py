@@ -11,8 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import replace
+
+from admission.engine.model import Key, Why
 from admission.jobs.devices import Devices
 from admission.jobs.kinds import (
     JOB,
@@ -75,6 +78,18 @@ def workload_name(kind: JobKind, name: str, uid: str) -> str:
     """At most 63 characters, a valid object name and label value."""
     mark = hashlib.sha256(f"{kind.group}/{kind.kind}/{name}/{uid}".encode()).hexdigest()[:8]
     return f"{kind.kind.lower()}-{name}"[: _LABEL_LIMIT - 9].rstrip("-.") + "-" + mark
+
+
+def called(gang: Key, owner: tuple[str, str]) -> str:
+    """A gang by the (kind, name) of its job, as people know it; one without a job by its Workload."""
+    return f"{owner[0] or 'Workload'} {gang[0]}/{owner[1] or gang[1]}"
+
+
+def in_jobs_words(why: Why, job_of: Callable[[Key], str]) -> Why:
+    """A reason that speaks of another gang, with what that is `called`. job_of: of a gang; "" where there is none."""
+    namespace, _, name = why.subject.partition("/")
+    job = job_of((namespace, name))
+    return replace(why, subject=job) if job else why
 
 
 def _asks_for_none(spec: Json) -> bool:

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from msgspec import structs
-
 from admission import quantity
 from admission.api.reasons import advice_for, detail_of, reason_of
 from admission.engine.counts import keeps_off
@@ -36,6 +34,7 @@ from admission.engine.quota import QuotaNode
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
 from admission.jobs.kinds import JobView, leaving, runs
+from admission.jobs.workload import called, in_jobs_words
 from admission.names import QUOTA_RESERVED
 
 Json = dict[str, Any]
@@ -164,13 +163,8 @@ class View:
         stands = zip(keys, own, strict=True)
         return {key: Place(i, mine, counts[local]) for i, (key, (local, mine)) in enumerate(stands)}
 
-    def _in_jobs_words(self, why: Why) -> Why:
-        """People know jobs, not Workloads: a reason that speaks of another gang names its job."""
-        namespace, _, name = why.subject.partition("/")
-        if (namespace, name) not in self.source.state.workloads:
-            return why
-        kind, job = self.source.owner((namespace, name))
-        return structs.replace(why, subject=f"{kind} {namespace}/{job}") if job else why
+    def _job_of(self, key: Key) -> str:
+        return called(key, self.source.owner(key)) if key in self.source.state.workloads else ""
 
     def why(self, key: Key) -> tuple[Reason | None, Detail, str, Why | None]:
         """(reason, detail, sentence, the numbers behind it where this replica has them) of a gang that waits."""
@@ -183,7 +177,7 @@ class View:
                 return told
         if verdict is None:
             return None, Detail.NONE, "", None
-        why = self._in_jobs_words(verdict.why)
+        why = in_jobs_words(verdict.why, self._job_of)
         return why.reason, why.detail, sentence(why), why
 
     def _told(self, key: Key) -> tuple[Reason | None, Detail, str, None] | None:

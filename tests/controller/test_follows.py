@@ -422,6 +422,27 @@ async def test_a_workload_of_a_kind_of_others_is_bare(world: World) -> None:
         await until(reads(world, evicted))
 
 
+async def test_who_waits_behind_a_bare_workload_is_told_that_it_is_one(world: World) -> None:
+    """As `muster submit` tells it."""
+    await a_town(world, 16)
+    await queue_says(world, queueingStrategy="StrictFIFO")
+    async with running(world):
+        await world.put(job("runs", "main", pods=1))
+        await until(lambda: begun(world, "runs"))
+        large = job("large", "main", pods=2)
+        large["metadata"]["uid"] = "u-1"
+        bare = workload(large, {}, queue="main", priority=1)
+        del bare["metadata"]["ownerReferences"], bare["metadata"]["labels"]
+        await world.put(bare)
+        await world.put(job("small", "main", pods=1))
+
+        async def waits() -> str:
+            said = (await world.ask().why("small", "ml")).standing.message
+            return said if said.startswith("Waits behind") else ""
+
+        assert await until(waits) == "Waits behind Workload ml/job-large, the first of a StrictFIFO queue"
+
+
 READY = {"name": "budget", "state": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
 RESERVED = [condition("QuotaReserved", True, "QuotaReserved", "")]
 RUNS = [*RESERVED, condition("Admitted", True, "Admitted", "")]
