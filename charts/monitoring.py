@@ -55,8 +55,10 @@ ALERTS: tuple[Alert, ...] = (
         "muster-controller, does not lead: 'lease not reached' in its log says why ('database space exceeded' is "
         "an etcd that is full). A replica that is not READY may not read, or does not get, all that it needs: see "
         "'list failed' in its log. If HOLDER is a pod that is READY, Muster leads, and Prometheus does not reach "
-        "its /metrics. Two leaders for longer than a scrape are a bug: the former one is fenced and writes "
-        "nothing, but please report it.",
+        "its /metrics. If the sum of muster_leading is more than 1, Prometheus scrapes more than one installation "
+        "(another cluster, or Muster in Kueue mode beside this one): these alerts are for one. Two "
+        "replicas of one installation that say so for minutes are a bug: only the holder of the Lease writes, but "
+        "please report it.",
     ),
     Alert(
         "MusterRestarts",

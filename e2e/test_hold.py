@@ -858,6 +858,8 @@ CHANGES: dict[str, Object] = {
     "restore emptied": {"metadata": {"annotations": {RESTORE: ""}}},
     "restore removed": {"metadata": {"annotations": {RESTORE: None}}},
     "grows": {"spec": {"parallelism": 9}},
+    "asks for no pods": {"spec": {"parallelism": 0}},
+    "asks for none of another kind": {"spec": {"parallelism": 0, "completions": 9}},
     "marker": _in_template({"metadata": {"labels": {NAMES.managed_label: "true"}}}),
     "hosts": _in_template({"metadata": {"annotations": {NAMES.hosts_annotation: "host-0"}}}),
     "other annotation": _in_template({"metadata": {"annotations": {"example.com/a": "b"}}}),

@@ -150,13 +150,17 @@ class FlavorFungibility(Model):
         ),
     )
     when_can_borrow: Literal["MayStopSearch", "TryNextFlavor"] = Field(
-        default="MayStopSearch", description="What to do when a gang fits a flavor only by borrowing."
+        default="MayStopSearch",
+        description="When a gang fits a flavor only by borrowing: MayStopSearch takes it; TryNextFlavor first looks "
+        "for a later flavor on which it need not borrow.",
     )
     when_can_preempt: Literal["MayStopSearch", "TryNextFlavor"] = Field(
-        default="TryNextFlavor", description="What to do when a gang fits a flavor only by evicting others."
+        default="TryNextFlavor",
+        description="When a gang fits a flavor only by evicting others: MayStopSearch evicts them; TryNextFlavor first "
+        "looks for a later flavor on which it need not.",
     )
     preference: Literal["BorrowingOverPreemption", "PreemptionOverBorrowing"] | None = opt(
-        "Which of the two is better when every flavor was tried. Left out: BorrowingOverPreemption."
+        "Which is better when every flavor was tried: to borrow, or to evict. Left out: BorrowingOverPreemption."
     )
 
 
@@ -245,7 +249,10 @@ class ClusterQueueSpec(Model):
     namespace_selector: LabelSelector | None = opt(
         "Namespaces whose workloads may come here. Left out: none. An empty selector, {}: all."
     )
-    flavor_fungibility: FlavorFungibility = part("When to try the next flavor.", FlavorFungibility)
+    flavor_fungibility: FlavorFungibility = part(
+        "Whether a gang stops at the first flavor that it fits by borrowing or by evicting others, or tries the next.",
+        FlavorFungibility,
+    )
     preemption: Preemption = part("Who may be evicted for whom.", Preemption)
     admission_checks_strategy: ChecksStrategy | None = opt("Checks by others before admission.")
     stop_policy: Literal["None", "Hold", "HoldAndDrain"] = Field(

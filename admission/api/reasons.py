@@ -178,7 +178,7 @@ DETAILS: Mapping[Detail, Advice] = {
         (_QUOTA,),
     ),
     Detail.BORROWING_LIMIT: Advice(
-        "The cohort has the missing quota, but a borrowing limit forbids the queue to take it.",
+        "A borrowing limit keeps the missing quota from the queue, whatever is free in the cohort.",
         "Wait until a job of your queue ends, or request less.",
         "Raise the borrowingLimit that the message names, or nominalQuota.",
         r"the borrowing limit of .* allows only",
@@ -349,11 +349,12 @@ DETAILS: Mapping[Detail, Advice] = {
         (Reason.PENDING_EVALUATION,),
     ),
     Detail.VOLUME_PENDING: Advice(
-        "A PersistentVolumeClaim that the pods name does not exist, is not bound, or is ReadWriteOncePod and in use, "
-        "so kube-scheduler would bind none of them. The job holds nothing meanwhile, and goes on by itself once the "
-        "claim is ready.",
-        "Create the claim that the message names, or see with `kubectl describe pvc` why it is not bound. One that is "
-        "in use is free when its user has ended.",
+        "A PersistentVolumeClaim that the pods name does not exist or is not bound; or its access mode is "
+        "ReadWriteOncePod, and another pod or gang uses it. The job holds nothing meanwhile, and is queued by itself "
+        "when the claim can be used.",
+        "Create the claim that the message names, or see with `kubectl describe pvc` why it is not bound. If it is in "
+        "use, wait until the pod or job that the message names has ended, or use a claim with the access mode "
+        "ReadWriteOnce.",
         "Check the volumes or the StorageClass that the message names.",
         r"^PersistentVolumeClaim [^ ]+ ",
         (Reason.GATED,),
@@ -369,10 +370,9 @@ DETAILS: Mapping[Detail, Advice] = {
         (Reason.GATED,),
     ),
     Detail.PODS_LINGER: Advice(
-        "Pods of the last start are still ending on a node that does not answer. The Job creates no others before "
-        "they are gone, because it has a podFailurePolicy, or podReplacementPolicy: Failed, or because it has ended "
-        "and its JobSet cannot create it again sooner. It holds nothing meanwhile, and goes on by itself once they are "
-        "gone.",
+        "Pods of the last start are still ending on a node that does not answer, and the Job creates no others "
+        "meanwhile: it has a podFailurePolicy or podReplacementPolicy: Failed, or it has ended and its JobSet cannot "
+        "create it again. The job holds nothing, and is queued by itself when these pods are gone.",
         "Wait, or create the job again under another name.",
         "Bring back the node that the message names. If it is off for good, delete it, or taint it "
         "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute: its pods are then deleted.",
@@ -444,9 +444,10 @@ EVICTED: Mapping[str, Advice] = {
         for kind, more in (("ClusterQueue", ", or is being deleted"), ("LocalQueue", ""))
     },
     "Deactivated": Advice(
-        "The Workload was made inactive: the owner paused the job, somebody set spec.active to false, the Workload or "
-        "the namespace is being deleted, or such jobs are no longer queued. The message says which.",
-        "Remove the label pause from the job, or ask the platform team to requeue it.",
+        "The Workload was made inactive: the owner paused the job or set its parallelism to 0, somebody set "
+        "spec.active to false, the Workload or the namespace is being deleted, or such jobs are no longer queued. The "
+        "message says which.",
+        "Remove the label pause from the job, give it a parallelism, or ask the platform team to requeue it.",
         "Queue it again: `muster requeue JOB`.",
     ),
     "DeactivatedDueToRequeuingLimitExceeded": Advice(

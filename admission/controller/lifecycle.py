@@ -870,6 +870,8 @@ def _unfit(seen: Sight, settings: Settings, now: int) -> EvictWorkload | None:
         return EvictWorkload("NodeFailures", _loss(seen), nodes=blamed)
     # Of one that another controller started it is not known what its owner wrote.
     if workload.spec_hash and workload.spec_hash != job.spec_hash and not job.started_by_another:
+        if job.kind == JOB.kind and not job.pods_at_once:
+            return EvictWorkload(DEACTIVATED, "Its owner set parallelism to 0: it asks for no pods any more")
         return EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew")
     if job.suspended and not job.started and seen.queue and value.queue != seen.queue:
         return EvictWorkload("OutOfSync", f"The job was moved to queue {seen.queue} after its reservation")

@@ -508,11 +508,12 @@ def _job_template(names: Names, settings: Settings) -> list[Object]:
     say = Messages(names)
     labels = {who: _map_of((f"{who}.spec.template", "metadata", "labels")) for who in ("object", "oldObject")}
     notes = {who: _map_of((f"{who}.spec.template", "metadata", "annotations")) for who in ("object", "oldObject")}
-    optional = " && ".join(
+    parallelism, completions = (
         f"has(object.spec.{field}) == has(oldObject.spec.{field}) && "
         f"(!has(object.spec.{field}) || object.spec.{field} == oldObject.spec.{field})"
         for field in ("parallelism", "completions")
     )
+    ends = "(has(object.spec.parallelism) && object.spec.parallelism == 0)"
 
     def kept(keys: Sequence[str], kind: str) -> str:
         return (
@@ -523,7 +524,8 @@ def _job_template(names: Names, settings: Settings) -> list[Object]:
     was_gated = f"({_OLD} && {_gated('oldObject.spec.template.spec', names)})"
     gate = f"(!{_gated('object.spec.template.spec', names)} || {was_gated})"
     clean = f"({kept(template_labels(names), 'labels')} && {kept(_noted(names), 'annotations')} && {gate})"
-    same = f"object.spec.template == oldObject.spec.template && {optional}"
+    but_for_pods = f"object.spec.template == oldObject.spec.template && {completions}"
+    same = f"{but_for_pods} && {parallelism}"
     child = f"{_child('object')} || ({_OLD} && {_child('oldObject')})"
     in_place = " && ".join(
         f"variables.{one}.all(k, !k.startsWith({_text(JOBSET_LABELS)}) || "
@@ -539,7 +541,7 @@ def _job_template(names: Names, settings: Settings) -> list[Object]:
         [_by_others(names)],
         [
             (f"!({child}) || ({unmoved}) || variables.writes_children", say.child_frozen),
-            (_frozen(names, same, marked=marked), say.frozen),
+            (_frozen(names, f"{but_for_pods} && ({ends} || ({parallelism}))", marked=marked), say.frozen),
             (f"{clean} || variables.is_jobset_controller || ({_restored(names)})", say.reserved),
         ],
         variables=[

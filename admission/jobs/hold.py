@@ -443,6 +443,14 @@ def _sizes(kind: JobKind, job: Json) -> object:
     ]
 
 
+def _ends(kind: JobKind, old: Json, new: Json) -> bool:
+    """Does its owner ask for no pods any more, and change nothing else: tools end a Job so. It is stopped, and what it
+    holds is given back."""
+    spec, was = obj(new.get("spec")), obj(old.get("spec"))
+    same = all(spec.get(field) == was.get(field) for field in ("completions", "template"))
+    return kind is JOB and spec.get("parallelism") == 0 and same
+
+
 def validate_job(
     old: Json | None,
     new: Json,
@@ -485,7 +493,7 @@ def validate_job(
         names.inverse_annotation in annotations_of(old)
         or (kind is JOB and _is_marked(old, names) and not caller.writes_children(identities))
     )
-    if old is not None and started and _sizes(kind, old) != _sizes(kind, new):
+    if old is not None and started and _sizes(kind, old) != _sizes(kind, new) and not _ends(kind, old, new):
         return say.frozen
     restored = _is_restored(old, new, caller, names)
     if not (kind is JOB and jobset_controller) and not restored:

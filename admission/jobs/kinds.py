@@ -465,16 +465,21 @@ def started_by_another(raw: Json, names: Names) -> bool:
 
 
 def owners_form(raw: Json, names: Names) -> Json:
-    """The object with what a start wrote taken back. The argument is not changed; without a start it is the answer."""
+    """The object with what a start wrote taken back. The argument is not changed; without a start it is the answer. A
+    parallelism of 0 no start writes: its owner did since."""
     inverse = inverse_of(raw, names)
     if inverse is None:
         return raw
     out = copy.deepcopy(raw)
     for path, was in undoes(inverse):
-        _put_back(out, path, was)
+        if path != PARALLELISM or at(raw, path) != 0:
+            _put_back(out, path, was)
     annotations = obj(obj(out.get("metadata")).get("annotations"))
     annotations.pop(names.inverse_annotation, None)
     return out
+
+
+PARALLELISM = ["spec", "parallelism"]
 
 
 def undoes(inverse: Json) -> Iterator[tuple[list[str], list[Any]]]:
@@ -492,7 +497,7 @@ def _is_of_a_start(path: list[str]) -> bool:
     elif path[:2] == ["spec", "template"]:
         at_template = path[2:]
     else:
-        return path == ["spec", "parallelism"]
+        return path == PARALLELISM
     match at_template:
         case ["metadata"] | ["metadata", "labels" | "annotations"] | ["metadata", "labels" | "annotations", _]:
             return True

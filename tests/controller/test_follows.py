@@ -985,6 +985,38 @@ async def test_a_job_is_given_nothing_while_its_owner_asks_for_no_pods(world: Wo
         await until(reads(world, holds))
 
 
+@pytest.mark.parametrize("gpus", [16, 8], ids=["with all of its pods", "with one of two"])
+async def test_a_job_whose_owner_asks_for_no_pods_any_more_gives_back_what_it_holds(world: World, gpus: int) -> None:
+    """As tools do that end a Job so. It is not started again with as many as it had before."""
+    await a_town(world, gpus)
+    made = job("train", "main")
+    made["metadata"]["annotations"] = {NAMES.min_parallelism_annotation: "1"}
+    async with running(world):
+        await world.put(made)
+
+        async def started() -> bool:
+            return not (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"]
+
+        await until(started)
+        await change(world, f"{JOBS}/train", {"spec": {"parallelism": 0}})
+
+        async def evicted() -> Any:
+            found = await its_workload(world)
+            conditions = (found or {}).get("status", {}).get("conditions", [])
+            return [one["message"] for one in conditions if (one["type"], one["status"]) == ("Evicted", "True")]
+
+        assert await until(evicted) == ["Its owner set parallelism to 0: it asks for no pods any more"]
+        stopped = {"conditions": [condition("Suspended", True, "JobSuspended", "")]}
+        await change(world, f"{JOBS}/train/status", {"status": stopped})
+
+        async def restored() -> Any:
+            raw = await world.client.get(f"{JOBS}/train")
+            return NAMES.inverse_annotation not in raw["metadata"].get("annotations", {}) and raw["spec"]
+
+        spec = await until(restored)
+        assert (spec["suspend"], spec["parallelism"]) == (True, 0)
+
+
 @pytest.mark.parametrize("how", LOST)
 async def test_a_job_that_lost_its_workload_comes_back_to_its_place(world: World, how: str) -> None:
     """But not where its owner could so let it grow old outside."""

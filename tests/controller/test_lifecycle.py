@@ -287,6 +287,10 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(spec_hash="h2"), workload(**ADMITTED), queue="q"),
         life.EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew"),
     ),
+    "its owner asks for no pods any more": (
+        Sight(job(**{**RUNNING, "spec_hash": "h2", "pods_at_once": 0}), workload(**ADMITTED), queue="q"),
+        life.EvictWorkload("Deactivated", "Its owner set parallelism to 0: it asks for no pods any more"),
+    ),
     "running": (Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2), queue="q"), None),
     "running by a Workload that does not say what its job was": (
         Sight(job(**RUNNING), workload(**ADMITTED, spec_hash=""), PodTally(live=2, ready=2), queue="q"),

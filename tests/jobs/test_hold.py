@@ -216,6 +216,23 @@ def test_what_holds_room_keeps_its_size(change: Json) -> None:
 
 
 @pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ({"parallelism": 0}, None),
+        ({"parallelism": 0, "completions": 1}, SAY.frozen),
+        ({"parallelism": 0, "template": {"spec": {"containers": []}}}, SAY.frozen),
+    ],
+    ids=str,
+)
+def test_an_owner_may_end_a_job_by_asking_for_no_pods_any_more(change: Json, refused: str | None) -> None:
+    """There are tools that do; and nothing runs for which there is no room."""
+    old = job(started=True)
+    assert validate_job(old, {**old, "spec": {**old["spec"], **change}}, TENANT, NAMES) == refused
+    child = job(label=None, started=True, ownerReferences=CHILD)
+    assert validate_job(child, {**child, "spec": {**child["spec"], **change}}, TENANT, NAMES) == SAY.child_frozen
+
+
+@pytest.mark.parametrize(
     ("meta", "spec"),
     [
         ({"labels": {NAMES.managed_label: "true"}}, {}),
