@@ -119,6 +119,10 @@ def test_a_gang_that_gets_no_nodes_on_one_flavor_is_tried_on_the_next(muster: In
         assert (workload_of(cp, "team-a", "any") or {})["status"]["outOfStock"] == ["reserved"]
         given = ["why", "any", "--namespace", "team-a", "--kubeconfig", str(cp.kubeconfig())]
         assert " ".join(told().split()) in " ".join(CliRunner().invoke(cli, given).output.split())
-        assert any(told() in event.get("message", "") for event in cp.list("events", "team-a"))
+        cp.wait(
+            lambda: any(told() in event.get("message", "") for event in cp.list("events", "team-a")),
+            20,
+            "an event that says so",
+        )
         cp.wait(lambda: len(pods_of(cp, "any")) == 2, 60, "it to run where there are nodes")
         assert all(node.startswith("spot") for node in pods_of(cp, "any").values())
