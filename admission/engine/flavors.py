@@ -39,6 +39,7 @@ from admission.engine.model import (
     CheckState,
     ClusterQueue,
     Detail,
+    Domain,
     Flavor,
     FlavorResource,
     Fungibility,
@@ -294,6 +295,12 @@ class Assignment:
             placed = where.get(choice.name)
             if placed is not None:
                 choice.topology = placed
+
+    @property
+    def domains(self) -> list[Domain]:
+        """Where its pods would stand, as far as that is chosen."""
+        chosen = (choice.topology for choice in self.pod_sets)
+        return [domain for topology in chosen if topology is not None for domain in topology.domains]
 
     @property
     def cursor(self) -> Cursor:

@@ -416,7 +416,7 @@ class Run:
         counts = {pod_set.name: pod_set.count for pod_set in gang.admission.pod_sets}
         with self.ledger.trial():
             self.ledger.charge(replace(charge_of(gang), usage=()))
-            return scan.assign(
+            assignment = scan.assign(
                 self.ledger,
                 queue,
                 scan.requests(gang, queue, self.rules, counts),
@@ -429,6 +429,11 @@ class Run:
                 avoid=frozenset(gang.lost_nodes)
                 | {avoided.node for avoided in gang.avoid if avoided.until > self.now and self.rules.promises},
             )
+        # Where nodes are not chosen any more, as of a flavor that became elastic, it would keep those that it lost.
+        resolve = self.ledger.nodes.resolve
+        if any(resolve(domain.values[-1]) in gang.lost_nodes for domain in assignment.domains):
+            assignment.mode = Mode.NO_FIT
+        return assignment
 
     @staticmethod
     def _why(assignment: Assignment, found: Found) -> Why:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 from aiohttp.test_utils import make_mocked_request
+from msgspec.structs import replace
 
 from admission.api.crd import crd as definition
 from admission.api.kinds import KINDS
@@ -288,7 +289,11 @@ def _line(what: str, obj: Json) -> bytes:
 
 
 class Replica:
-    def __init__(self, town: Town, weather: Weather, *, workloads_only: bool = False) -> None:
+    def __init__(
+        self, town: Town, weather: Weather, *, workloads_only: bool = False, manners: Json | None = None
+    ) -> None:
+        """manners: what of its settings, rules and options is not as usual."""
+        said = manners or {}
         self.client = Wire(town, weather)
         self.client.fence = self._fence
         self.may_write = False
@@ -296,9 +301,9 @@ class Replica:
         self.controller = Controller(
             self.client,
             names=lab.NAMES,
-            rules=KUEUE if lab.NAMES.as_kueue else MUSTER,
-            settings=Settings(as_kueue=lab.NAMES.as_kueue),
-            options=Options(can_rank=not workloads_only),
+            rules=replace(KUEUE if lab.NAMES.as_kueue else MUSTER, **said.get("rules", {})),
+            settings=Settings(as_kueue=lab.NAMES.as_kueue, **said.get("settings", {})),
+            options=Options(can_rank=not workloads_only and said.get("can_rank", True)),
             workloads_only=workloads_only,
             tuning=Tuning(),
             now=lambda: town.clock() + weather.ahead_ms,

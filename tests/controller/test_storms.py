@@ -28,7 +28,7 @@ from tests.controller import upheavals
 from tests.controller.lab import API, GPU, NAMES, Json, local_queue, own
 from tests.controller.storm import Replica, Town, Weather, Wire, due, in_group, played
 
-SEEDS: dict[str, Sequence[int]] = {"muster": (0, 61, 72, 276), "kueue": (1,), "workloads": (1,)}
+SEEDS: dict[str, Sequence[int]] = {"muster": (0, 61, 72, 276), "kueue": (1, 14), "workloads": (1,)}
 """By whose rules. `workloads`: by Kueue's, and there are no jobs, but Workloads that tools make."""
 if "STORMS" in os.environ:
     SEEDS = dict.fromkeys(SEEDS, range(int(os.environ["STORMS"])))
@@ -147,6 +147,7 @@ class Storm:
         self.made = 0
         self.story: list[str] = []
         self.replicas: list[Replica] = []
+        self.manners: Json = {}
         self.upheavals = upheavals.of(self, seed, *["tools"] * workloads_only)
 
     def objects(self, group: str, plural: str) -> list[Json]:
@@ -186,7 +187,7 @@ class Storm:
         await self.town.end()
 
     def replica(self, weather: Weather) -> Replica:
-        return Replica(self.town, weather, workloads_only=self.workloads_only)
+        return Replica(self.town, weather, workloads_only=self.workloads_only, manners=self.manners)
 
     # -- what happens
 

@@ -12,8 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from admission.engine.model import UsageFairness
 from admission.jobs.values import rfc3339
 from admission.kube.client import ApiError, Client
+from admission.names import HOSTNAME_LABEL, JOBSET_EXCLUSIVE_TOPOLOGY
 from tests.controller.lab import API, GPU, NAMES, Json, own
 from tests.controller.storm import Replica, Town, Weather
 
@@ -33,6 +35,8 @@ class Raging(Protocol):
     weather: list[Weather]
     replicas: list[Replica]
     """The first leads."""
+    manners: Json
+    """What of their settings, rules and options is not as usual."""
 
     def some_job(self) -> str | None: ...
 
@@ -690,6 +694,122 @@ class Rivals(Upheaval):
             await self.over
 
 
+class Places(Upheaval):
+    """Gangs ask for places of every kind, and jobs that go on without single pods have these replaced."""
+
+    def makes(self, job: Json) -> None:
+        chance = self.chance
+        for pods in templates(job):
+            notes = pods.setdefault("metadata", {}).setdefault("annotations", {})
+            asked: Json = chance.choice(
+                [
+                    {},
+                    {NAMES.unconstrained_topology_annotation: "true"},
+                    {NAMES.required_topology_annotation: HOSTNAME_LABEL},
+                    {NAMES.preferred_topology_annotation: HOSTNAME_LABEL},
+                    {NAMES.slice_required_topology_annotation: "rack", NAMES.slice_size_annotation: "2"},
+                    {NAMES.slice_required_topology_annotation: HOSTNAME_LABEL, NAMES.slice_size_annotation: "2"},
+                ]
+            )
+            for key in NAMES.topology_annotations if asked else ():
+                notes.pop(key, None)
+            notes |= asked
+        notes = job["metadata"].setdefault("annotations", {})
+        if chance.random() < 0.4:
+            notes[NAMES.replace_lost_pods_annotation] = "true"
+        if job["kind"] == "JobSet" and chance.random() < 0.3:
+            notes[JOBSET_EXCLUSIVE_TOPOLOGY] = chance.choice(["rack", HOSTNAME_LABEL])
+
+
+class Spaces(Upheaval):
+    """Queues take jobs of other namespaces than before, and the namespace is another kind of one."""
+
+    def actions(self) -> Sequence[Action]:
+        return [self.queue_selects, self.namespace_changes]
+
+    async def queue_selects(self) -> None:
+        await self.queue_gets(namespaceSelector=self.chance.choice([{}, {}, {"matchLabels": {"kind": "lab"}}, None]))
+
+    async def namespace_changes(self) -> None:
+        labels = {"metadata": {"labels": {"kind": self.chance.choice(["lab", "lab", "office", None])}}}
+        await self.user.merge_patch("/api/v1/namespaces/ml", labels)
+
+
+class Volumes(Upheaval):
+    """Pods need claims, of which some are not there yet, and some are for one pod at a time."""
+
+    NAMED = ("shared", "single", "local", "late")
+
+    async def begin(self) -> None:
+        for i in range(2):
+            await self.user.create("/api/v1/persistentvolumes", self.volume(i))
+        for name in self.NAMED[:3]:
+            await self.claim_comes(name)
+
+    def actions(self) -> Sequence[Action]:
+        return [self.claim_changes, self.claim_changes]
+
+    def makes(self, job: Json) -> None:
+        for spec in pod_specs(job):
+            if self.chance.random() < 0.5:
+                claim = {"claimName": self.chance.choice(self.NAMED)}
+                spec["volumes"] = [{"name": "v", "persistentVolumeClaim": claim}]
+
+    def volume(self, i: int) -> Json:
+        spec: Json = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany", "ReadWriteOncePod"]}
+        if i:
+            here = {"key": "rack", "operator": "In", "values": ["r0", "r1"]}
+            spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}}
+        spec["csi"] = {"driver": "x", "volumeHandle": f"pv{i}"}
+        return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"pv{i}"}, "spec": spec}
+
+    async def claim_comes(self, name: str) -> None:
+        spec: Json = {
+            "accessModes": ["ReadWriteOncePod" if name == "single" else "ReadWriteMany"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "volumeName": "pv1" if name == "local" else "pv0",
+        }
+        meta = {"name": name, "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+        body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
+        await self.user.create("/api/v1/namespaces/ml/persistentvolumeclaims", body)
+
+    async def claim_changes(self) -> None:
+        name = self.chance.choice(self.NAMED)
+        try:
+            await self.claim_comes(name)
+        except ApiError:
+            await self.user.delete(f"/api/v1/namespaces/ml/persistentvolumeclaims/{name}")
+
+
+class Manners(Upheaval):
+    """The controller is configured in another way."""
+
+    async def begin(self) -> None:
+        chance, manners = self.chance, self.storm.manners
+        manners["settings"] = {
+            "pods_ready_ms": chance.choice([None, 20_000, 300_000]),
+            "recovery_ms": chance.choice([None, 20_000, 300_000]),
+            "backoff_base_ms": chance.choice([1_000, 60_000]),
+            "backoff_limit": chance.choice([None, None, 0, 2]),
+        }
+        manners["can_rank"] = chance.random() < 0.5
+        if chance.random() < 0.5:
+            manners["rules"] = {"usage_fairness": UsageFairness(chance.choice([0, 600_000, 3_600_000]))}
+
+    def actions(self) -> Sequence[Action]:
+        return [self.local_queue_weighs, self.usage_counts]
+
+    async def local_queue_weighs(self) -> None:
+        path = f"{OURS}/namespaces/ml/localqueues/{self.chance.choice('abc')}"
+        weight = {"fairSharing": {"weight": self.chance.choice(["0", "0.5", "1", "3"])}}
+        leads = {"clusterQueue": self.chance.choice("abc")}
+        await self.user.merge_patch(path, {"spec": self.chance.choice([weight, leads])})
+
+    async def usage_counts(self) -> None:
+        mode = self.chance.choice(["UsageBasedAdmissionFairSharing", "NoAdmissionFairSharing"])
+        await self.queue_gets(admissionScope={"admissionMode": mode})
+
+
 def bare(obj: Json) -> Json:
     """As somebody would write it who has read it."""
     written = ("name", "namespace", "labels", "annotations")
@@ -697,10 +817,14 @@ def bare(obj: Json) -> Json:
     return kept | {"metadata": {key: value for key, value in obj["metadata"].items() if key in written}}
 
 
-def pod_specs(job: Json) -> list[Json]:
+def templates(job: Json) -> list[Json]:
     if job["kind"] == "Job":
-        return [job["spec"]["template"]["spec"]]
-    return [part["template"]["spec"]["template"]["spec"] for part in job["spec"]["replicatedJobs"]]
+        return [job["spec"]["template"]]
+    return [part["template"]["spec"]["template"] for part in job["spec"]["replicatedJobs"]]
+
+
+def pod_specs(job: Json) -> list[Json]:
+    return [pods["spec"] for pods in templates(job)]
 
 
 UPHEAVALS: dict[str, type[Upheaval]] = {
@@ -717,6 +841,10 @@ UPHEAVALS: dict[str, type[Upheaval]] = {
     "defaults": Defaults,
     "rivals": Rivals,
     "tools": Tools,
+    "places": Places,
+    "spaces": Spaces,
+    "volumes": Volumes,
+    "manners": Manners,
 }
 
 

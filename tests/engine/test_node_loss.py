@@ -21,6 +21,7 @@ from admission.engine.model import (
     Evict,
     Flavor,
     FlavorQuotas,
+    Gone,
     LabelSelector,
     LocalQueue,
     Namespace,
@@ -397,3 +398,16 @@ def test_who_lost_a_node_does_not_stand_for_those_who_are_older(created: int, go
     state.apply(Put(gang("old", 2, created=created)))
     plan = decide(state, 1_000, 100)
     assert [d.key[1] for d in plan.decisions if isinstance(d, Evict)] == gone
+
+
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE], ids=["muster", "kueue"])
+@pytest.mark.parametrize(
+    "change", [Put(Flavor("f", elastic=True)), Put(Flavor("f")), Gone(Flavor, "f")], ids=["elastic", "plain", "gone"]
+)
+def test_nobody_gets_the_node_that_it_lost(change: Put | Gone, rules: Rules) -> None:
+    """Since it started, its flavor has become one of which no nodes are chosen, or is gone."""
+    state = town({"r": ["n0", "n1", "n2"]}, rules=rules)
+    state.apply(Put(replace(on(gang("hit", 2), "n0", "n1"), lost_nodes=("n0",))))
+    lose(state, "r", "n0")
+    state.apply(change)
+    assert all("n0" not in stands for _, _, stands in decided(decide(state, 1_000, 100)))

@@ -13,12 +13,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from admission.engine.cycle import decide
 from admission.engine.filling import Filling
 from admission.engine.flavors import Mode, Pinned
 from admission.engine.ledger import Ledger
 from admission.engine.model import (
     MUSTER,
+    Admit,
     ClusterQueue,
+    Cohort,
+    Evict,
     Flavor,
     Fungibility,
     Key,
@@ -29,6 +33,7 @@ from admission.engine.model import (
     Preemption,
     PreemptionPolicy,
     Quota,
+    StopPolicy,
     Strategy,
     Workload,
 )
@@ -121,6 +126,54 @@ def test_a_town_comes_to_rest(seed: int) -> None:
         happens(there, dice, count)
     for _ in range(4):
         assert there.rests(60), there.log[-8:]
+        there.now += 61 * MINUTE
+
+
+def land_changes(town: Town, dice: Random) -> None:
+    """What is asked of whom, and by whom, is another from now on."""
+    old = town.objects.get(("ClusterQueue", dice.choice(QUEUES)))
+    flavor = town.objects.get(("Flavor", dice.choice(("f0", "f1"))))
+    match dice.choice(("moves", "weighs", "stops", "elastic", "gone", "rank", "fewer", "apart")):
+        case "moves" if isinstance(old, ClusterQueue):
+            town.put(replace(old, cohort=dice.choice(("root", "inner", ""))))
+        case "weighs" if isinstance(old, ClusterQueue):
+            town.put(replace(old, weight=dice.choice((Fraction(0), Fraction(1), Fraction(3)))))
+        case "stops" if isinstance(old, ClusterQueue):
+            town.put(replace(old, stop_policy=dice.choice((StopPolicy.NONE, StopPolicy.HOLD))))
+        case "elastic" if isinstance(flavor, Flavor):
+            town.put(replace(flavor, elastic=not flavor.elastic))
+        case "gone" if isinstance(flavor, Flavor):
+            town.remove(Flavor, flavor.name)
+            if dice.random() < 0.8:
+                town.cycle()
+                town.put(flavor)
+        case "apart":
+            parent = dice.choice(("", "root", "inner"))  # which may close a ring
+            there = town.objects["Cohort", dice.choice(("root", "inner"))]
+            assert isinstance(there, Cohort)
+            town.put(replace(there, parent=parent))
+        case what if gangs := sorted(town.gangs(), key=lambda one: one.name):
+            value = dice.choice(gangs)
+            if what == "rank":
+                town.put(replace(value, priority=dice.choice((-5, 0, 5, 9))))
+            elif value.admission is not None and not value.evicted:
+                town.put(replace(value, reclaimable=(("main", 1),)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_town_whose_land_changes_comes_to_rest(seed: int) -> None:
+    """And whoever is told all of it at once has nothing to do then."""
+    dice = Random(f"land {seed}")
+    there = town(dice)
+    for count in range(dice.randint(20, 60)):
+        happens(there, dice, count)
+        if dice.random() < 0.3:
+            land_changes(there, dice)
+            assert there.state.drift() == []
+    for _ in range(3):
+        assert there.rests(60), there.log[-8:]
+        plan = decide(there.fresh(), there.now, BUDGET)
+        assert there.by_turns(plan) or not [one for one in plan.decisions if isinstance(one, Admit | Evict)]
         there.now += 61 * MINUTE
 
 
