@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from admission.engine.booking import Amounts, Booking, booking_of
 from admission.engine.capacity import Capacity, PlaceRequest
 from admission.engine.counts import Filter
-from admission.engine.ledger import Charge, Ledger, charge_of, usage_of
+from admission.engine.ledger import Charge, Ledger, charge_of, claim_of, usage_of
 from admission.engine.model import (
     MUSTER,
     Admission,
@@ -24,6 +25,7 @@ from admission.engine.model import (
     PodSetAssignment,
     PodShape,
     PodUsage,
+    Quota,
     TopologyAssignment,
     Workload,
 )
@@ -498,3 +500,94 @@ def test_charge_of_a_workload_leaves_out_pods_that_will_not_run_again() -> None:
     assert charge_of(less).usage == ((fr("cpu"), 1500), (fr("gpu"), 6))
     with pytest.raises(ValueError, match="no admission"):
         charge_of(Workload("ns", "x"))
+
+
+@pytest.mark.parametrize(
+    ("count", "gpus", "done", "usage"),
+    [(4, 10, 1, ((GPU, 6),)), (4, 10, 4, ()), (4, 10, 5, ()), (0, 0, 1, ()), (4, 10, 0, ((GPU, 10),))],
+    ids=["whole pods", "all", "more than all", "of none", "none"],
+)
+def test_what_is_charged_beside_pods_that_will_not_run_again(
+    count: int, gpus: int, done: int, usage: tuple[Any, ...]
+) -> None:
+    admission = Admission(
+        "a", (PodSetAssignment("w", (("gpu", "f"), ("cpu", "f")), (("gpu", gpus), ("cpu", 0)), count),)
+    )
+    gang = Workload("ns", "x", uid="u", admission=admission, reclaimable=(("w", done),), evicted="Preempted")
+    assert charge_of(gang).usage == usage
+    assert [charge_of(gang, kind=kind).leaves for kind in ("gang", "claim")] == [True, False]
+
+
+def test_a_claim_of_one_that_still_holds_nodes_is_of_the_others() -> None:
+    def on(*hosts: str) -> Admission:
+        where = TopologyAssignment((HOSTNAME_LABEL,), tuple(Domain((host,), 1) for host in hosts))
+        return Admission("a", (PodSetAssignment("w", (("gpu", "f"),), (("gpu", len(hosts)),), len(hosts), where),))
+
+    shape = PodShape(requests=(("gpu", 1),))
+    gang = Workload("ns", "x", uid="u", pod_sets=(PodSet("w", 3, shape),), admission=on("n1", "n2"))
+    claim = claim_of(gang, on("n1", "n1", "n3"))
+    assert claim.usage == ()
+    assert {host: dict(amounts)["gpu"] for host, amounts in claim.booking.hosts} == {"n1": 1, "n3": 1}
+
+
+def test_what_is_asked_of_another_tree_is_not_remembered_of_the_book() -> None:
+    ledger = book()
+    ledger.charge(charge("x", "a", 3))
+    ledger.claim(charge("c", "a", 2, "", "claim"), until=1)
+    node = ledger.tree.queue("a")
+    assert node is not None
+
+    def used() -> int:
+        return ledger.remembered(node.root, "used", lambda: node.usage.get(GPU, 0))
+
+    assert used() == 5
+    with ledger.without_gangs("a"):
+        assert used() == 2, "what is claimed"
+    assert used() == 5
+
+
+def test_who_stands_on_no_nodes_counts_on_empty_ones_by_the_quota_of_now() -> None:
+    ledger = book()
+    ledger.charge(charge("x", "a", 3))
+    for step, a in enumerate((Quota(4), Quota(4, lending_limit=0), Quota(4))):
+        ledger.set_queues([queue("a", "c", {"gpu": a}), queue("b", "c", {"gpu": 4})], [])
+        node = ledger.tree.queue("a")
+        assert node is not None
+        for more in (0, 1):
+            if more:
+                ledger.charge(charge(f"none-{step}", "a", 1))
+                ledger.charge(charge(f"on-{step}", "a", 1, "n1"))
+                ledger.claim(charge(f"claim-{step}", "a", 1, "n2", "claim"), until=1)
+            with ledger.on_empty_nodes("a"):
+                assert node.usage == {GPU: 3 + 2 * (step + more)}
+            assert ledger.drift() == []
+
+
+def test_who_leaves_counts_twice_for_the_first_claim_until_it_has_left() -> None:
+    ledger = book()
+    ledger.charge(replace(charge("v", "b", 3), leaves=True))
+    for until, name in enumerate(("first", "second"), 1):
+        ledger.claim(charge(name, "a", 3, "", "claim"), until, ("uid-v",))
+    root = ledger.tree.roots()[0]
+    assert {key[1]: twice.usage for key, twice in ledger.doubly(root).items()} == {"first": {GPU: 3}, "second": {}}
+    ledger.release(("ns", "v"))
+    assert ledger.doubly(root) == {}
+
+
+def test_what_is_only_set_aside_has_no_end() -> None:
+    ledger = book()
+    ledger.claim(charge("c", "a", 1, "", "claim"), until=7)
+    ledger.set_aside(charge("k", "a", 1, "", "claim"), until=7)
+    assert [ledger.end_of(held) for held in (*ledger.claims.values(), *ledger.aside.values())] == [7, 0]
+
+
+def test_gangs_that_are_off_the_nodes_for_a_while_come_back_with_their_pods() -> None:
+    ledger = with_pods()
+    gone = charge("u", "a", 1, "n1")  # its pod holds two
+    ledger.charge(gone)
+    was = picture(ledger)
+    with ledger.emptied() as emptied:
+        emptied.leaves(gone)
+        assert ledger.nodes.free("n1")["gpu"] == 8 - 2, "the pod of another"
+    assert picture(ledger) == was
+    assert ledger.drift() == []

@@ -158,6 +158,8 @@ def test_lending_limit_keeps_the_rest_local() -> None:
     tree.add(at(tree, "lender"), {A: 1})
     assert at(tree, "c").usage[A] == 1
     assert at(tree, "other").available(A) == 4
+    gone = [(at(tree, "lender"), [(A, 8)])]
+    assert at(tree, "other").available_without([A], gone) == {A: 5}, "the rest comes back to its owner alone"
 
 
 def test_borrowing_limit_names_the_node_at_which_a_request_ends() -> None:
@@ -201,7 +203,11 @@ def test_what_is_local_on_the_way_is_not_borrowed_further_up() -> None:
 def test_quota_cut_below_usage_leaves_nothing_and_evicts_nobody() -> None:
     tree = Tree.build([queue("q", "", {"a": 4})], [])
     tree.add(at(tree, "q"), {A: 10})
-    assert (at(tree, "q").balance(A), at(tree, "q").available(A), at(tree, "q").usage[A]) == (-6, 0, 10)
+    q = at(tree, "q")
+    assert (q.balance(A), q.available(A), q.usage[A]) == (-6, 0, 10)
+    assert q.fits({A: 0}), "who asks for none of it has nothing to do with that"
+    assert not q.fits({A: 1})
+    assert [q.available_without([A], [(q, [(A, gone)])]) for gone in (4, 8)] == [{A: 0}, {A: 2}]
 
 
 @pytest.mark.parametrize(
@@ -218,6 +224,7 @@ def test_cohort_cycle_flags_all_that_hang_on_it_and_nothing_else(cohorts: list[C
     assert {node.name for node in nodes if node.in_cycle} == in_cycle
     for node in nodes:
         assert node.available(A) == (5 if node.name in ("sound", "s") else 0)
+        assert bool(node.limit_of(A, 1)) == node.in_cycle
     tree.add(at(tree, "q"), {A: 1})  # whatever is charged there is still counted, and taken back
     tree.subtract(at(tree, "q"), {A: 1})
     assert not at(tree, "q").usage

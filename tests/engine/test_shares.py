@@ -352,6 +352,20 @@ def test_a_root_has_no_share_and_what_nobody_lends_has_none() -> None:
     assert (share.borrowing, share.value_status(), share.dominant) == (True, 0, "")
 
 
+def test_what_is_told_of_a_share() -> None:
+    """Of equal resources the first by name gives it, and no number is beyond what a status can say."""
+    none = {"gpu": 0, "cpu": 0}
+    tree = Tree.build([queue("q", "c", none, weight=Fraction(2))], [cohort("c", "", {"gpu": 4, "cpu": 2})])
+    q = tree.queue("q")
+    assert q is not None
+    tree.add(q, {fr("gpu"): 2, fr("cpu"): 1})
+    assert (q.share().dominant, q.share().weighted, q.share().value_status()) == ("cpu", F(1, 4), 250)
+    tree.subtract(q, {fr("gpu"): 1})
+    assert q.share().vector() == (F(1, 4), F(1, 8))
+    tree.add(q, {fr("gpu"): 10**20})
+    assert (q.share().infinite, q.share().value_status()) == (False, INT64_MAX)
+
+
 def test_infinite_shares_are_last_and_compared_among_themselves() -> None:
     none = {"gpu": 0}
     tree = Tree.build(

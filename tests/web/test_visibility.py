@@ -45,6 +45,7 @@ class Asking:
             "requestheader-client-ca-file": self.authority.ca_file.read_text(),
             "requestheader-allowed-names": '["front-proxy"]',
             "requestheader-username-headers": '["X-Remote-User"]',
+            "requestheader-uid-headers": '["X-Remote-Uid"]',
             "requestheader-group-headers": '["X-Remote-Group"]',
             "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
         }
@@ -118,6 +119,28 @@ async def test_who_is_believed_and_what_they_may_ask(town: Running, asking: Aski
         assert status == 200 or (body["code"], body["status"]) == (status, "Failure")
     with pytest.raises((aiohttp.ClientError, OSError)):  # somebody else's CA does not get past the handshake
         await asking.get(ALL_OF_A, certificate="stranger")
+
+
+async def test_the_api_server_is_asked_about_the_caller_and_about_what_is_asked_for(
+    town: Running, asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    async def allowed(user: Json, *what: str, namespace: str, name: str) -> bool:
+        seen.append((user, what, namespace, name))
+        return False
+
+    monkeypatch.setattr(town.web.visibility._access, "allowed", allowed)
+    more = {"X-Remote-Uid": "u-7", "X-Remote-Extra-Example.com%2FScopes": "read"}
+    for path in (OF_A, ALL_OF_A):
+        assert (await asking.get(path, "ann", ("team-a", "team-b"), **more))[0] == 403
+    caller = {"username": "ann", "uid": "u-7", "groups": ["team-a", "team-b"]}
+    caller["extra"] = {"example.com/scopes": ["read"]}
+    group = "visibility.muster.dev"
+    assert seen == [
+        (caller, (group, "localqueues", "get", "pendingworkloads"), "team-a", "main"),
+        (caller, (group, "clusterqueues", "get", "pendingworkloads"), "", "team-a"),
+    ]
 
 
 async def test_where_too_many_wait_to_be_looked_up_the_api_says_so(town: Running, asking: Asking) -> None:
