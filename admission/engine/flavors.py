@@ -359,7 +359,12 @@ class Assignment:
         if reason is Reason.PLACEMENT_FAILED and misfits:
             return Why(reason, misfits[0].detail, shortfalls, misfits)
         fitting = [short for short in shortfalls if _REASON_OF.get(short.detail) is reason] or list(shortfalls)
-        return Why(reason, fitting[0].detail if fitting else Detail.NONE, shortfalls, misfits)
+        if not fitting:
+            return Why(reason, Detail.NONE, shortfalls, misfits)
+        # The last of several pod sets asks for what the others take, too: of that the sentence speaks.
+        of = (fitting[0].flavor, fitting[0].resource)
+        told = max((one for one in fitting if (one.flavor, one.resource) == of), key=lambda short: short.requested)
+        return Why(reason, told.detail, shortfalls, misfits)
 
 
 _SEVERITY = {
@@ -583,7 +588,7 @@ class _Scan:
             choices = self._choose(members) if alone is None else [alone]
             if any(choice.request.total and not choice.flavors and choice.mode is Mode.NO_FIT for choice in choices):
                 never = None if len(chosen) + len(choices) == len(pod_sets) else self._never_together(pod_sets)
-                chosen.extend(choices if never is None else [never])
+                chosen.extend(self._with_the_others(choices, pod_sets) if never is None else [never])
                 break
             chosen.extend(choices)
         if len(chosen) > 1:
@@ -672,6 +677,22 @@ class _Scan:
                 attempts = [Attempt(f, Mode.NO_FIT, 0, Reason.EXCEEDS_MAX_QUOTA, tuple(of[f])) for f in sorted(of)]
                 return PodSetChoice(asked, {}, tuple(attempts), tuple(never))
         return None
+
+    def _with_the_others(self, choices: list[PodSetChoice], pod_sets: Sequence[PodSetRequest]) -> list[PodSetChoice]:
+        """Pod sets that quota refuses now, and at which the scan ends: who grants what they ask for would meet what
+        those behind them ask for, of the same flavor. So it is said of all together."""
+        if len(choices) == len(pod_sets) or self.is_replacement or self.workload.admission is not None:
+            return choices
+        in_all = self._asked_in_all(pod_sets)
+        for choice in choices:
+            choice.shortfalls = tuple(
+                self._shortfall(short.pod_set, fr, in_all[fr], None)
+                if _REASON_OF.get(short.detail) is Reason.WAITING_FOR_QUOTA
+                and (fr := self._sole(short.resource)) is not None
+                else short
+                for short in choice.shortfalls
+            )
+        return choices
 
     def _sole(self, resource: str) -> FlavorResource | None:
         """The one pair of which a resource could be had; None where there are several, or none."""

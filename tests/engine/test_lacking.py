@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -87,6 +87,8 @@ QUOTAS = st.builds(Quota, SMALL, LIMITS, LIMITS)
 TREES = st.sampled_from(["alone", "flat", "deep"])
 
 
+@example(KUEUE, "gpu", "flat", [Quota(0), Quota(1), Quota(0), Quota(1)], (0, 2), [1, 1], False)
+@example(MUSTER, "gpu", "alone", [Quota(0)] * 4, (0, 0), [1, 1], False)
 @given(
     st.sampled_from([MUSTER, KUEUE]),
     st.sampled_from(sorted(UNITS)),

@@ -666,3 +666,16 @@ def test_the_numbers_of_who_was_passed_by_are_those_of_now() -> None:
         assert verdict is not None
         told.append([(short.used, short.available) for short in verdict.why.shortfalls])
     assert told == [[(8, 0)], [(4, 4)]]
+
+
+def test_the_detail_is_that_of_what_is_said_where_pod_sets_end_at_different_places() -> None:
+    """Two pods end at what the cohort has; all five, of which it is told, at the borrowing limit."""
+    town = Town(*elastic(F), queue("a", "root", [(F, {"gpu": Quota(0, 5)})]), queue("b", "root", [(F, {"gpu": 5})]))
+    town.put(gang("old", "a", 1), gang("others", "b", 3))
+    town.settle()
+    shape = PodShape(requests=(("gpu", 1),))
+    town.put(replace(gang("new", "a", created=1), pod_sets=tuple(PodSet(f"p{n}", n, shape) for n in (2, 3))))
+    (verdict,) = [v for v in decide(town.state, town.now, BUDGET).verdicts if v.key == ("ns", "new")]
+    words = sentence(verdict.why)
+    assert "Needs 5 gpu" in words
+    assert verdict.why.detail is detail_of(verdict.why.reason, words) is Detail.BORROWING_LIMIT
