@@ -27,6 +27,7 @@ from admission.jobs import values
 from admission.jobs.kinds import (
     DELETED,
     ENDED,
+    JOB,
     JobView,
     condition,
     condition_of,
@@ -318,6 +319,8 @@ def advice_on(
         again = "Nothing."
     elif job.paused:
         again = f"Nothing: the job is requeued when its label {names.pause_label} is removed."
+    elif job.kind == JOB.kind and not job.pods_at_once:
+        again = "Nothing: the job is queued again when its parallelism is more than 0."
     elif off:
         again = "The job is not requeued by itself: the message says why."
     if standing.state is State.LEAVING and not unready and pods_seen:

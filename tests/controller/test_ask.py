@@ -586,16 +586,20 @@ async def test_why_says_that_an_admitted_gang_is_not_started_and_what_refuses_it
 
 
 @pytest.mark.parametrize(
-    ("given_up", "pause", "owner"),
+    ("given_up", "pause", "pods", "owner"),
     [
-        (False, False, "Nothing: the job is requeued by itself."),
-        (True, False, "is not requeued by itself"),
-        (True, True, "when its label muster.dev/pause is removed"),
+        (False, False, 2, "Nothing: the job is requeued by itself."),
+        (True, False, 2, "is not requeued by itself"),
+        (True, True, 2, "when its label muster.dev/pause is removed"),
+        (False, False, 0, "when its parallelism is more than 0"),
     ],
 )
-async def test_who_leaves_is_told_whether_it_comes_back(world: World, given_up: bool, pause: bool, owner: str) -> None:
+async def test_who_leaves_is_told_whether_it_comes_back(
+    world: World, given_up: bool, pause: bool, pods: int, owner: str
+) -> None:
     await lab(world)
     made = job("train", pods=2, status={**STARTED, "active": 2})
+    made["spec"]["parallelism"] = pods
     evicted = condition("Evicted", True, "PodsReadyTimeout", "given up after 2 tries")
     status = {"conditions": [RESERVED, ADMITTED_, evicted], "admission": admission("n1", pods=2)}
     await with_workload(world, paused(made) if pause else made, status, active=not given_up)
