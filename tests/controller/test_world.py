@@ -2190,6 +2190,35 @@ def test_where_no_kinds_are_managed_whoever_made_a_workload_runs_it(kinds: tuple
     assert known.admission.pod_sets[0].topology == (None if unmanaged else nodes), "its pods are where they are"
 
 
+@pytest.mark.parametrize(
+    ("said", "looked_at"),
+    [
+        ({}, False),
+        ({"kept_out": "Deactivated"}, True),  # it comes back once it is active
+        ({"kept_out": "Preempted"}, False),
+        ({"deleting": True, "kept": True}, True),  # by our finalizer, which nobody else takes off
+        ({"deleting": True}, False),
+    ],
+)
+def test_when_a_waiting_workload_without_a_job_is_looked_at(said: dict[str, Any], looked_at: bool) -> None:
+    setting = Setting()
+    waits = seen(replace(HOLDS, name="x", uid="x", job_uid="", admission=None, admitted=False))
+    setting.woken.clear()
+    setting.world.workload_seen(replace(waits, view=replace(waits.view, **said)))
+    assert ((ORPHAN, "ns", "x") in setting.woken) == looked_at
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_what_is_done_is_no_stranger_and_holds_nobody_up(done: bool) -> None:
+    setting = Setting()
+    world = setting.world
+    world.pod_seen(pod("a", terminating=True, ends_at=500))
+    world.pod_seen(pod("b", terminating=True, ends_at=900, done=done))
+    assert world.due(replace(HOLDS, evicted="Preempted", evicted_at=100)) == (500 if done else 900)
+    world.pod_seen(pod("c", workload_uid="", done=done))
+    assert world.sight(KEY, 1000).pods.strangers == (not done)
+
+
 @pytest.mark.parametrize("state", CheckState)
 def test_a_waiting_workload_without_a_job_is_looked_at_when_a_check_says_no(state: CheckState) -> None:
     setting = Setting()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -424,6 +425,52 @@ def test_what_is_set_aside_is_counted_alike_whatever_was_asked_before(steps: lis
                 else:
                     asked.remove_node("n3")
     assert counts(asked, frozenset(), frozenset()) == counts(fresh(), frozenset(), frozenset())
+
+
+@pytest.mark.parametrize("uid", ["uid-g", ""])
+def test_what_a_gang_would_give_back_is_what_it_holds_now(uid: str) -> None:
+    """Asked after each change: as on a book that was never asked before."""
+    key: Key = ("ns", "g")
+
+    def on(host: str, gpus: int) -> Booking:
+        where = TopologyAssignment((HOSTNAME_LABEL,), (Domain((host,), 1),))
+        admission = Admission("q", (PodSetAssignment("main", (), (), 1, where),))
+        return booking_of(uid, admission, {"main": (("gpu", gpus), ("pods", 1))})
+
+    def stands(name: str, host: str, gpus: int) -> PodUsage:
+        return PodUsage(("ns", name), name, host, (("gpu", gpus), ("pods", 1)), workload_uid=uid)
+
+    def there(name: str) -> Node:
+        return Node(name, ((HOSTNAME_LABEL, name),), allocatable=(("gpu", 8), ("pods", 10)))
+
+    changes: list[Callable[[Capacity], Any]] = [
+        lambda nodes: [nodes.put_node(there(name)) for name in NODES],
+        lambda nodes: nodes.book(key, on("n1", 2)),
+        lambda nodes: nodes.put_pod(stands("a", "n1", 3)),
+        lambda nodes: nodes.put_pod(stands("b", "n2", 4)),
+        lambda nodes: nodes.put_pod(stands("b", "n1", 4)),
+        lambda nodes: nodes.hide(uid),
+        lambda nodes: nodes.show(uid),
+        lambda nodes: nodes.remove_pod(("ns", "a")),
+        lambda nodes: nodes.book(key, on("n2", 5)),
+        lambda nodes: nodes.remove_node("n1"),
+        lambda nodes: nodes.put_node(there("n0")),
+        lambda nodes: nodes.release(key),
+    ]
+
+    def counts(nodes: Capacity) -> list[int]:
+        with nodes.as_if(None, frozenset({(key, uid)}), None):
+            return nodes.table.counts(Filter((), (), None, ()), (("gpu", 1),), False).tolist()
+
+    asked = Capacity()
+    for i, change in enumerate(changes, 1):
+        change(asked)
+        fresh = Capacity()
+        for earlier in changes[:i]:
+            earlier(fresh)
+        assert counts(asked) == counts(fresh), i
+        if uid or i == 2:  # pods of nobody are no gang's
+            assert counts(asked) == [8] * len(asked.nodes()), "it holds all that is held"
 
 
 def test_what_is_misused_is_refused() -> None:
