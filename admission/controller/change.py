@@ -573,9 +573,11 @@ async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_ru
         if job.paused:
             return replace(change, did=Did.SKIPPED, message=f"its owner paused it (label {names.pause_label})")
         if job.started and (undo := pins.restore(raw, names)) is not None:
-            if job.template_frozen and (clear := pins.clear_start_time(kind, raw)):
+            clear = pins.clear_start_time(kind, raw) if job.template_frozen else None
+            if clear:
                 await ask.client.json_patch(path + "/status", clear, dry_run=dry_run, field_manager=names.job_manager)
-            raw = await ask.client.json_patch(path, undo, dry_run=dry_run, field_manager=names.job_manager)
+            if not (clear and dry_run):  # 1.35 and older refuse it before that is cleared, which was only tried
+                raw = await ask.client.json_patch(path, undo, dry_run=dry_run, field_manager=names.job_manager)
         patch: Json = {"metadata": {"uid": job.uid}, "spec": {"suspend": False}}
         if job.ungoverned:
             off |= {names.ungoverned_label: None}
