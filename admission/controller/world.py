@@ -33,7 +33,7 @@ from admission.controller.lifecycle import (
 from admission.controller.silence import Silence
 from admission.controller.standstill import Standstill
 from admission.engine.booking import is_device
-from admission.engine.counts import BY_CONDITION, CORDONED, KEEPS_OFF, refused_taint, toleration_of
+from admission.engine.counts import BY_CONDITION, CORDONED, KEEPS_OFF, on_purpose, refused_taint, toleration_of
 from admission.engine.model import (
     ClusterQueue,
     Event,
@@ -1610,6 +1610,9 @@ class World:
                     borne = toleration_of(tolerations, taint)
                     if borne is not None and borne.seconds is None:
                         continue
+                    # Where kube-scheduler chooses, it would choose that node again.
+                    if borne is not None and given.topology is None and since <= value.admitted_at:
+                        continue
                     due = 0 if borne is None else max(since, value.admitted_at) + 500 * max(0, borne.seconds or 0)
                     if now >= due:
                         out.setdefault(node, taint.text)
@@ -1620,7 +1623,9 @@ class World:
     def _shut_out(self, pod: PodView, workload: WorkloadSeen) -> str:
         """Why a pod that waits for its node cannot come to it, where somebody has closed that; else ""."""
         value = workload.view.value
-        if pod.pinned and pod.pinned not in self.nodes:
+        if not pod.pinned:
+            return ""
+        if pod.pinned not in self.nodes:
             return f"node {pod.pinned} is no more"
         taints = self._shut.get(pod.pinned, ())
         if CORDON in taints:
@@ -1654,12 +1659,12 @@ class World:
     def _tolerations(self, value: Workload, given: PodSetAssignment) -> tuple[Toleration, ...]:
         """Of the pods of a pod set, as they are made."""
         out = [one for pod_set in value.pod_sets if pod_set.name == given.name for one in pod_set.shape.tolerations]
-        for name in value.admission.flavors_of(given) if value.admission is not None else ():
-            flavor = self.state.flavor(name)
-            out.extend(flavor.tolerations if flavor is not None else ())
+        names = value.admission.flavors_of(given) if value.admission is not None else ()
+        flavors = [flavor for flavor in map(self.state.flavor, names) if flavor is not None]
+        out.extend(one for flavor in flavors for one in flavor.tolerations)
         for check in value.checks:
             out.extend(one for part, more in check.tolerations if part == given.name for one in more)
-        return tuple(out)
+        return on_purpose(flavors, tuple(out))
 
     def _short_of(self, key: Key, node: str) -> dict[str, tuple[int, int]]:
         """Of which devices a node has fewer than its gangs hold there: (how many there are, how many are held), in the

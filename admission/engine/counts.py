@@ -106,6 +106,17 @@ def refused_taint(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...]
     return None
 
 
+def on_purpose(flavors: Iterable[Flavor], tolerations: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
+    """Tolerations of pods on these flavors. A taint that a flavor names is on all of its nodes, and whoever bears it
+    for a while means to run there for as long: for such a taint that comes to the same as for good."""
+    own = []
+    for taint in (taint for flavor in flavors for taint in flavor.node_taints):
+        borne = toleration_of(tolerations, taint)
+        if borne is not None and borne.seconds is not None:
+            own.append(Toleration(taint.key, "Equal", taint.value, taint.effect))
+    return (*own, *tolerations)
+
+
 def keeps_off(node: Node, flavors: Iterable[Flavor]) -> tuple[str, ...]:
     """Keys of the taints that keep gangs off a node, as no flavor of it tolerates or names them; without those that say
     no more than that it is cordoned or not ready."""
@@ -117,7 +128,9 @@ def keeps_off(node: Node, flavors: Iterable[Flavor]) -> tuple[str, ...]:
             if taint.effect in KEEPS_OFF
             and (node.ready or not taint.key.startswith(BY_CONDITION))
             and not (node.unschedulable and taint.key == CORDONED)
-            and not any(taint in flavor.node_taints or tolerates(flavor.tolerations, taint) for flavor in own)
+            and not any(
+                taint in flavor.node_taints or refused_taint((taint,), flavor.tolerations) is None for flavor in own
+            )
         )
     )
 

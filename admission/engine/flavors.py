@@ -32,7 +32,7 @@ from msgspec import structs
 
 from admission.engine.booking import is_device
 from admission.engine.capacity import Placement, PlaceRequest
-from admission.engine.counts import integer, refused_taint
+from admission.engine.counts import integer, on_purpose, refused_taint
 from admission.engine.ledger import Ledger
 from admission.engine.model import (
     Admission,
@@ -1010,7 +1010,8 @@ class _Scan:
             if why:
                 return Shortfall(pod_set.name, name, "", Detail.FLAVOR_TOPOLOGY, limited_by=why, covers=covers)
             shape = pod_set.shape
-            taint = refused_taint(flavor.node_taints, (*shape.tolerations, *flavor.tolerations))
+            tolerations = on_purpose((flavor,), (*shape.tolerations, *flavor.tolerations))
+            taint = refused_taint(flavor.node_taints, tolerations)
             if taint is not None:
                 return Shortfall(pod_set.name, name, "", Detail.FLAVOR_TAINT, limited_by=taint.text, covers=covers)
             # Only this flavor's own label keys say anything about it; what a pod asks of other keys, nodes decide.

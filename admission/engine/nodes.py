@@ -28,7 +28,7 @@ from admission.engine.booking import (
     marked,
     takes,
 )
-from admission.engine.counts import Filter, Overlay
+from admission.engine.counts import Filter, Overlay, on_purpose
 from admission.engine.model import (
     Admission,
     AntiAffinity,
@@ -840,9 +840,9 @@ class PlaceRequest(Value, frozen=True, dict=True, gc=True):
     @cached_property
     def filter(self) -> Filter:
         """Which nodes are looked at."""
-        shape = self.pod_set.shape
-        tolerations = (*shape.tolerations, *(t for flavor in (*self.flavors, *self.also) for t in flavor.tolerations))
-        return Filter(self.labels, shape.node_selector, shape.affinity, tolerations)
+        shape, flavors = self.pod_set.shape, (*self.flavors, *self.also)
+        tolerations = (*shape.tolerations, *(t for flavor in flavors for t in flavor.tolerations))
+        return Filter(self.labels, shape.node_selector, shape.affinity, on_purpose(flavors, tolerations))
 
 
 class Question(Value, frozen=True):

@@ -1164,6 +1164,30 @@ def test_a_gang_that_bears_a_taint_for_a_while_is_stopped_before_its_pods_are_de
         assert bool(world.sight(KEY, 2_000_000).tainted) == (due == 5000)
 
 
+@pytest.mark.parametrize(
+    ("admitted_at", "named", "lost"),
+    [
+        (5000, False, False),  # kube-scheduler would choose that node again, and the job never come to its end
+        (4999, False, True),
+        (4999, True, False),  # who is on such a flavor for a while means to be
+    ],
+)
+def test_a_taint_that_was_there_or_that_the_flavor_names_is_borne_for_as_long_as_is_said(
+    admitted_at: int, named: bool, lost: bool
+) -> None:
+    setting = Setting()
+    world, taint = setting.world, Taint("repair", "now", "NoExecute")
+    setting.state.apply(Put(Flavor("f", node_taints=(taint,) if named else (), elastic=True)))
+    given = Admission("q", (replace(ON_N1, flavors=(("gpu", "f"),), topology=None),))
+    part = PodSet("main", 2, PodShape(tolerations=(Toleration("repair", "Exists", seconds=60),)))
+    world.workload_seen(seen(replace(HOLDS, admission=given, admitted_at=admitted_at, pod_sets=(part,))))
+    well = Node("n1", allocatable=(("gpu.example/gpu", 4),))
+    world.node_seen(well)
+    world.node_seen(replace(well, taints=(taint,)), 5000)
+    world.pod_seen(pod("a", node="n1"))
+    assert bool(world.sight(KEY, 5000 + 30_000).tainted) == lost
+
+
 def test_a_node_is_avoided_from_the_second_loss_on_and_for_a_day() -> None:
     first = blamed((), ("n1",), 1000)
     assert [(entry.node, entry.until > 1000) for entry in first] == [("n1", False)]
@@ -1985,6 +2009,17 @@ def test_a_pod_whose_node_was_relabelled_is_told_from_one_that_found_it_full(lab
     setting.world.node_seen(Node("n1", labels=tuple(sorted(labels.items()))))
     tally = setting.world.sight(KEY, 100).pods
     assert (tally.shut_out, tally.refused_by) == (why, () if why else ("n1",))
+
+
+def test_a_pod_that_was_sent_to_a_rack_waits_for_no_node_of_its_own() -> None:
+    setting = Setting()
+    setting.state.apply(Put(Flavor("f", node_labels=(("gpu", "h100"),))))
+    rack = TopologyAssignment(("rack",), (Domain(("r1",), 2),))
+    given = Admission("q", (replace(ON_N1, flavors=(("gpu", "f"),), topology=rack),))
+    setting.world.workload_seen(seen(replace(HOLDS, admission=given)))
+    setting.world.pod_seen(pod("a", ready=False, node="", unschedulable_since=5))
+    tally = setting.world.sight(KEY, 100).pods
+    assert (tally.unschedulable_since, tally.shut_out, tally.refused_by) == (5, "", ())
 
 
 @pytest.mark.parametrize(

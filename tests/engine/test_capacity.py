@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from admission.engine import mixed
 from admission.engine.booking import booking_of, mark_of
 from admission.engine.capacity import Capacity, Placement, PlaceRequest, place, takes
+from admission.engine.counts import keeps_off
 from admission.engine.mixed import _mixtures
 from admission.engine.model import (
     KUEUE,
@@ -91,6 +92,19 @@ def admitted(got: Placement | dict[str, dict[str, int]]) -> Admission:
 
 
 # ---------------------------------------------------------------- which nodes
+
+
+def test_a_taint_that_the_flavor_names_may_be_borne_for_a_while() -> None:
+    pool, repair = Taint("pool", "spot", "NoExecute"), Taint("repair", "now", "NoExecute")
+    brief = (Toleration("", "Exists", seconds=3600),)
+    named, other = (replace(node(name), taints=taints) for name, taints in (("a", (pool,)), ("b", (pool, repair))))
+    book = Capacity()
+    book.put_node(named)
+    book.put_node(other)
+    flavor = Flavor("f", topology="net", node_taints=(pool,))
+    assert where(place(book, [asks(2, flavor=flavor, tolerations=brief)], rules=MUSTER)) == {"a": 2}
+    assert keeps_off(named, [flavor]) == ()
+    assert keeps_off(other, [replace(flavor, tolerations=brief)]) == ("repair",)
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,7 @@ ELSEWHERE = (Requirement("other", "Exists"),)
         ({"tolerations": (Toleration("k", "Equal", "w"),)}, TAINTED, Detail.FLAVOR_TAINT),
         ({"tolerations": (Toleration("k", "Exists", "", "NoSchedule"),)}, TAINTED, Detail.FLAVOR_TAINT),
         ({"tolerations": (Toleration("", "Exists"),)}, TAINTED, None),
+        ({"tolerations": (Toleration("k", "Exists", seconds=3600),)}, TAINTED, None),
         ({}, replace(TAINTED, tolerations=(Toleration("k", "Exists"),)), None),
         ({"node_selector": (("zone", "b"),)}, ZONED, Detail.FLAVOR_AFFINITY),
         ({"node_selector": (("other", "b"),)}, ZONED, None),
