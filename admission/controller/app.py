@@ -947,12 +947,12 @@ class Controller:
             level("looked at too old a version", kind=key[0], namespace=key[1], name=key[2], error=str(error))
             if lost >= RACES_LOST:
                 self._failed(key, error)
-            self.jobs.add_after(key, self._wait_after(key, 0.05, 2.0))
+            self._later(key, 0.05, 2.0)
         except Fenced:
             return
         except Terminating as error:
             log.debug("its namespace is being deleted", kind=key[0], namespace=key[1], name=key[2], error=str(error))
-            self.jobs.add_after(key, self._wait_after(key, 5.0, 60.0))
+            self._later(key, 5.0, 60.0)
         except (ApiError, OSError, TimeoutError) as error:
             self._failed(key, error)
             tries = self._failures.get(key, 0)
@@ -963,7 +963,7 @@ class Controller:
             answered = isinstance(error, ApiError) and not unserved and not unanswered(error)
             if isinstance(error, Invalid | Forbidden) or (answered and tries % TOLD_EVERY == LASTS):
                 self._refused(key, error)
-            self.jobs.add_after(key, self._wait_after(key, 0.5, 60.0))
+            self._later(key, 0.5, 60.0)
         except MemoryError:
             raise
         except Exception as error:
@@ -972,7 +972,7 @@ class Controller:
             if (job := self.world.jobs.get(key)) is not None:
                 # In equal words each time: they stand as one Event, for as long as it goes on.
                 self.actuator.record(key, job, "Warning", STEP_FAILED, _STEP_FAILED)
-            self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
+            self._later(key, 5.0, 300.0)
 
     async def _carry_out(self, key: JobKey, decision: Decision, based_on: Workload | None) -> None:
         """The write of a decision. Raises what `Actuator.carry_out` does."""
@@ -1075,9 +1075,13 @@ class Controller:
             self.world.sit_out(decision.key, now, now + int(wait_s * 1000))
             self._forget(job, decision)
 
-    def _wait_after(self, key: JobKey, base_s: float, most_s: float) -> float:
+    def _later(self, key: JobKey, base_s: float, most_s: float) -> None:
+        """Look again, later with each failure in a row; not at a Workload that went meanwhile."""
+        if key[0] == ORPHAN and key[1:] not in self.world.workloads:
+            self._failures.pop(key, None)
+            return
         count = self._failures[key] = self._failures.get(key, 0) + 1
-        return float(min(most_s, base_s * 2 ** min(count - 1, 16)))
+        self.jobs.add_after(key, min(most_s, base_s * 2.0 ** min(count - 1, 16)))
 
     def _refused(self, key: JobKey, error: Exception) -> None:
         job = self.world.jobs.get(key)
