@@ -207,6 +207,15 @@ class Others:
                 if first < self._home or not await self._may_lead(self._home):
                     raise RivalLeads(self.why())
 
+    async def _counts(self, namespace: str) -> bool:
+        """May a controller of this namespace lead? Of one that is known what was said last, where nobody answers."""
+        try:
+            return await self._may_lead(namespace)
+        except (ApiError, TimeoutError):
+            if namespace not in self._seen:
+                raise
+            return True
+
     async def _lead(self) -> bool | None:
         """A look: does one lead? None where nobody answers."""
         found: dict[str, dict[str, Any]] = {}
@@ -220,13 +229,14 @@ class Others:
                         found[lease["metadata"]["namespace"]] = lease.get("spec") or {}
                 holders = {where: str(spec.get("holderIdentity") or "") for where, spec in found.items()}
                 # Whoever led once may have been removed, and have left a namespace that somebody else may edit.
-                leading = {where for where, rival in self._seen.items() if rival.holder or not holders.get(where)}
-                unknown = sorted(
+                asked = sorted(
                     where
-                    for where in found.keys() - leading - {self._home}
-                    if self._refused.get(where) != holders[where]
+                    for where, holder in holders.items()
+                    if where != self._home
+                    and (holder or where not in self._seen)
+                    and self._refused.get(where) != holder
                 )
-                counts = {namespace: await self._may_lead(namespace) for namespace in unknown}
+                counts = {where: await self._counts(where) for where in asked}
         except Forbidden as error:
             if not self._told:
                 log.warning("may not see whether another Muster leads, and goes on", error=str(error))

@@ -315,10 +315,15 @@ class LeaderElector:
             # one, by somebody: it may go on until its time is over, which `_other_until` remembers.
             if spec.get("leaseDurationSeconds") == GIVEN_UP_S:
                 self._other_until = float("-inf")
+            elif self._seen_spec is None and spec.get("renewTime"):
+                self._other_until = now + self._lasts(spec)
         elif holder != self.identity and signature != self._seen_spec:
-            self._other_until = now + max(float(spec.get("leaseDurationSeconds") or 0), self._duration)
+            self._other_until = now + self._lasts(spec)
         self._seen_spec = signature
         self._tell(holder)
+
+    def _lasts(self, spec: dict[str, Any]) -> float:
+        return max(float(spec.get("leaseDurationSeconds") or 0), self._duration)
 
     def _tell(self, holder: str) -> None:
         if holder != self.holder:

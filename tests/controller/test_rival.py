@@ -223,12 +223,13 @@ def test_of_two_that_lead_one_stays(home: str, has_rights: bool, ends: bool) -> 
     virtually(main)
 
 
-def test_who_has_lost_the_rights_since_it_led_is_believed_no_more() -> None:
+@pytest.mark.parametrize("lapses", [True, False])
+def test_who_has_lost_the_rights_since_it_led_is_believed_no_more(lapses: bool) -> None:
     """Muster was removed from there, and whoever may edit the namespace writes a Lease of its name."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        leases = Leases({"default": lambda now: lease(now if now > 200 else min(now, 60))})
+        leases = Leases({"default": lambda now: lease(now if now > 200 or not lapses else min(now, 60))})
 
         async def may_lead(namespace: str) -> bool:
             return namespace == "home" or loop.time() < 100

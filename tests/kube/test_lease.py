@@ -625,16 +625,24 @@ def test_a_lease_deleted_under_its_leader_gives_nobody_an_early_write():
     virtually(main)
 
 
-def test_a_lease_that_a_person_takes_from_its_leader_gives_nobody_an_early_write():
-    """As is done to have another lead: the one before goes on until it hears of it."""
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_lease_that_a_person_takes_from_its_leader_gives_nobody_an_early_write(seen):
+    """As is done to have another lead: the one before goes on until it hears of it. The next may have seen it lead, or
+    have come since."""
 
     async def main() -> None:
         books, log = Books(), []
-        one, two = await one_before_two(books, log)
+        one, two = Machine(books, name="one"), Machine(books, name="two")
+        start(one, log)
+        await asyncio.sleep(1)
+        if seen:
+            start(two, log)
         await asyncio.sleep(20)
         one.awake.clear()
         spec = books.lease["spec"] | {"holderIdentity": ""}
         books.store({"metadata": {"name": "controller"}, "spec": spec})
+        if not seen:
+            start(two, log)
         await asyncio.sleep(5)
         assert two.elector.leading
         one.awake.set()
