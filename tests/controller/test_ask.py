@@ -141,6 +141,22 @@ async def test_who_may_start_with_less_can_have_what_all_of_it_never_could(
     assert verdict in (await run(world, tmp_path, "why", "train", "-n", "ml", code=1)).stdout
 
 
+async def test_what_a_queue_can_never_have_ends_where_its_most_does(world: World, tmp_path: Path) -> None:
+    """What it holds takes of what its borrowing limit leaves it now, but more of that would not help."""
+    await lab(world)
+    of_cohort = cluster_queue("", 4)["spec"]["resourceGroups"]
+    await world.put(own("Cohort", "root", {"resourceGroups": of_cohort}))
+    await world.put(cluster_queue("team-c", 8, 8, cohort="root", borrowingLimit=10))
+    await world.put(local_queue("team-c", "team-c"))
+    made = await world.put(job("train", "team-c"))
+    never = replace(SHORT, detail=Detail.NEVER_FITS_QUOTA, nominal=8, used=8, available=4, limited_by="root")
+    status = waiting(Why(Reason.EXCEEDS_MAX_QUOTA, Detail.NEVER_FITS_QUOTA, (never,)))
+    await world.put(workload(made, status, queue="team-c"))
+    (room,) = (await world.ask().why("train", "ml")).room
+    assert (room.asked, room.most, room.limited_by) == (16, 12, "root")
+    assert "can never fit: ends at root" in (await run(world, tmp_path, "why", "train", "-n", "ml", code=1)).stdout
+
+
 def paused(made: dict[str, Any]) -> dict[str, Any]:
     made["metadata"]["labels"][NAMES.pause_label] = "true"
     return made
