@@ -1187,6 +1187,7 @@ NAMED: dict[str, tuple[list[str], list[str]]] = {
         ["clusterqueue/team-a", "localqueue/team-a", "clusterqueue/team-b"],
     ),
     "one kind": (["lq/team-a"], ["localqueue/team-a"]),
+    "as kubectl names it": ([f"lq.{NAMES.version}.{NAMES.group}/team-a"], ["localqueue/team-a"]),
     "a cohort and one of its own": (
         ["cohort/lab", "team-a"],
         ["cohort/lab", "clusterqueue/team-a", "localqueue/team-a", "clusterqueue/team-b"],
@@ -1209,6 +1210,7 @@ async def test_queues_that_are_named(world: World, tmp_path: Path, asked: list[s
         ("cohort/team-a", "there is no Cohort 'team-a'\n"),
         ("lq/team-b", "there is no LocalQueue 'team-b' in namespace 'ml'"),
         ("job/train", "'job' is no kind of queue: use one of cohort, clusterqueue, localqueue"),
+        ("clusterqueue.x.example/team-a", "'clusterqueue.x.example' is no kind of queue"),
     ],
 )
 async def test_a_queue_that_is_not_there_is_named(world: World, tmp_path: Path, asked: str, told: str) -> None:
@@ -1257,9 +1259,38 @@ async def test_a_job_of_another_group_is_no_job_of_that_name(world: World, tmp_p
     await lab(world)
     made = workload(job("train") | {"metadata": {"name": "train", "namespace": "ml", "uid": "u-1"}}, {})
     made["metadata"]["ownerReferences"][0]["apiVersion"] = "batch.volcano.sh/v1alpha1"
+    made["metadata"]["name"] = "other-train"
     await world.put(made)
     named = (await run(world, tmp_path, "jobs", "-n", "ml", "-o", "name")).stdout.split()
     assert named == ["job.batch.volcano.sh/train"]
+    runs = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")}
+    await with_workload(world, job("train", status=STARTED), runs)
+    for command in (["why"], ["requeue", "--yes"]):
+        told = (await run(world, tmp_path, *command, *named, "-n", "ml", code=3)).stderr
+        assert "job.batch.volcano.sh/train is of another group" in told
+        assert "kubectl describe job.batch.volcano.sh train -n ml" in told
+    stored = await world.client.get("/apis/batch/v1/namespaces/ml/jobs/train")
+    assert NAMES.pause_label not in stored["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
+    ("called", "known"),
+    [
+        ("job.batch", True),
+        ("Jobs.v1.batch", True),
+        ("jobs.v2.batch", False),
+        ("job.v1.batch.volcano.sh", False),
+        ("job.jobset.x-k8s.io", False),
+    ],
+)
+async def test_a_job_is_called_as_kubectl_calls_it(world: World, called: str, known: bool) -> None:
+    await lab(world)
+    await world.put(job("train"))
+    if known:
+        assert (await world.ask().why(f"{called}/train", "ml")).standing.name == "train"
+    else:
+        with pytest.raises(NotThere):
+            await world.ask().why(f"{called}/train", "ml")
 
 
 async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:
