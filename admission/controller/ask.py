@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -502,10 +502,16 @@ class Ask:
         said, _, name = wanted.rpartition("/")
         if not name:
             raise NotThere(f"{wanted!r} names no job: write NAME, job/NAME or jobset/NAME")
-        if said.lower().split(".")[0] in ("workload", "workloads"):
+        if is_called(said, ("workload", "workloads"), self.workloads):
             whole = f"`kubectl describe workloads.{self.names.group} {name} -n {namespace}`"
             raise NotThere(f"{wanted} has no job to ask about: `muster jobs` says how it stands, and {whole} the rest")
-        kinds = [kind for kind in JOB_KINDS if not said or said.lower().split(".")[0] in _called(kind)]
+        kinds = [kind for kind in JOB_KINDS if not said or is_called(said, _called(kind), of_jobs(kind))]
+        if not kinds and any(said.lower().split(".")[0] in _called(kind) for kind in JOB_KINDS):
+            rest = f"`kubectl describe {said} {name} -n {namespace}`"
+            raise NotThere(
+                f"{wanted} is of another group or version than the jobs that Muster starts: `muster jobs` says how it "
+                f"stands, if it is queued, and {rest} the rest"
+            )
         if not kinds:
             known = ", ".join(kind.kind.lower() for kind in JOB_KINDS)
             raise NotThere(
@@ -579,7 +585,7 @@ class Ask:
         kept: dict[int, None] = {}
         for said in wanted:
             kind, _, name = said.rpartition("/")
-            kinds = [one for one in QUEUE_KINDS if not kind or kind.lower().split(".")[0] in QUEUE_KINDS[one]]
+            kinds = [one for one in QUEUE_KINDS if not kind or is_called(kind, QUEUE_KINDS[one], self.kind(one))]
             if not kinds:
                 raise NotThere(f"{kind!r} is no kind of queue: use one of {', '.join(QUEUE_KINDS).lower()}")
             found = [at for at, row in enumerate(rows) if row.name == name and row.kind in kinds]
@@ -843,6 +849,12 @@ QUEUE_KINDS = {
     "LocalQueue": ("localqueue", "localqueues", "lq", "mlq"),
 }
 """What a row of queues may be, and how that is named."""
+
+
+def is_called(said: str, words: Collection[str], kind: Kind) -> bool:
+    """Does that name a kind that is called one of these words? As for kubectl: WORD, WORD.GROUP, WORD.VERSION.GROUP."""
+    word, _, of = said.lower().partition(".")
+    return word in words and of in ("", kind.group, f"{kind.version}.{kind.group}")
 
 
 def _called(kind: JobKind) -> tuple[str, ...]:

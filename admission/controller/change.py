@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from admission.controller.answers import State, plain
-from admission.controller.ask import QUEUE_KINDS, Ask, NotSeen, NotThere, typed
+from admission.controller.ask import QUEUE_KINDS, Ask, NotSeen, NotThere, is_called, typed
 from admission.controller.resources import NAMESPACES, PODS, QUOTA, of_jobs
 from admission.controller.standing import current, stop_policy_of
 from admission.engine.model import Detail
@@ -120,7 +120,7 @@ def queue_named(ask: Ask, said: str) -> tuple[Kind, str]:
     if not name:
         raise NotThere(f"{said!r} names no queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
     for kind in ("ClusterQueue", "LocalQueue"):
-        if not slash or called.lower().split(".")[0] in QUEUE_KINDS[kind]:
+        if not slash or is_called(called, QUEUE_KINDS[kind], ask.kind(kind)):
             return ask.kind(kind), name
     raise NotThere(f"{called!r} is no kind of queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
 

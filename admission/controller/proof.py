@@ -35,7 +35,14 @@ class Held:
 
     mode: Mode
     holds: bool
-    message: str
+    found: str
+    error: str = ""
+    """What the API server answered instead of a Job."""
+
+    @property
+    def message(self) -> str:
+        """Of the condition JobsHeld."""
+        return f"{self.found} ({self.error})" if self.error else self.found
 
     @property
     def reason(self) -> str:
@@ -43,11 +50,11 @@ class Held:
         return ("HeldBy" if self.holds else "NotHeldBy") + self.mode.capitalize()
 
     def is_news_after(self, before: Held | None) -> bool:
-        """Does it say something else than that: what broke may name a port, which is another each time."""
+        """Does it say something else than that: an error may name a port, which is another each time."""
         return before is None or self._said() != before._said()
 
-    def _said(self) -> tuple[str, bool, str]:
-        return self.mode, self.holds, _NUMBERS.sub("", self.message)
+    def _said(self) -> tuple[str, bool, str, str]:
+        return self.mode, self.holds, self.found, _NUMBERS.sub("", self.error)
 
 
 def says_nothing(error: Exception) -> bool:
@@ -156,8 +163,8 @@ async def prove(
     except ApiError as error:
         if says_nothing(error):
             raise
-        said = f"the dry run of a Job in namespace {namespace} was refused, so that nobody knows{again} ({error})"
-        return Held(mode, False, said)
+        said = f"the dry run of a Job in namespace {namespace} was refused, so that nobody knows{again}"
+        return Held(mode, False, said, str(error))
     holds = bool((answer.get("spec") or {}).get("suspend"))
     message = f"a labelled Job is held by {mode}" if holds else f"a labelled Job was not held ({mode})"
     if again:

@@ -81,7 +81,8 @@ class Forest:
 
     def _room(self, node: QuotaNode, fr: FlavorResource, own: Usage, held: Usage, asked: int = 0) -> Room:
         """`own` and `held`: of the node and all below it, by pair."""
-        ends = node.limit_of(fr, asked) if asked else ()
+        most = node.potential(fr)
+        end = node.potential_end(fr) if asked > most else node.end_of(fr, asked) if asked else None
         return Room(
             flavor=fr[0],
             resource=fr[1],
@@ -90,9 +91,9 @@ class Forest:
             borrowed=node.borrowed(fr),
             lent=self._lent.get(node, {}).get(fr, 0),
             free=node.available(fr),
-            most=node.potential(fr),
+            most=most,
             asked=asked,
-            limited_by=ends[0].name if ends else "",
+            limited_by=end.name if end is not None else "",
         )
 
 

@@ -144,7 +144,7 @@ def _without_the_rest(answer: Placement | Misfit, counts: Mapping[str, int]) -> 
     """So many pods of these pod sets, the first of each, where more were asked for."""
     if isinstance(answer, Misfit):
         pods = counts.get(answer.pod_set, answer.pods)
-        return replace(answer, pods=pods, placeable=min(answer.placeable, pods))
+        return replace(answer, pods=pods, placeable=min(answer.placeable, pods), sound=min(answer.sound, pods))
     for name in counts.keys() & answer.keys():
         left, domains = counts[name], list[Domain]()
         for domain in answer[name].domains:

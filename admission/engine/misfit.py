@@ -36,7 +36,7 @@ class Shortfall:
             if left < part.request.count:
                 placeable, beside = left, held
             else:
-                message = f"its {part.request.count} pods would fit alone, but not beside the other pod sets"
+                message = f"the pods of {part.name} would fit alone, but not beside the other pod sets"
         if (wanted := part.request.pod_set.shape.exclusive) is not None and not message:
             fit = len(self._own_domains(part, counts))
             there = len(table.column(wanted.key)[1])

@@ -292,6 +292,8 @@ async def test_stop_names_what_it_cannot_find_and_asks_before_it_drains(world: W
         none = await run(world, tmp_path, "stop", "team-c", *more, code=3)
         assert "there is no ClusterQueue 'team-c'" in none.stderr
     await run(world, tmp_path, "stop", "cohort/lab", code=3)
+    others = await run(world, tmp_path, "stop", "clusterqueue.x.example/team-a", code=3)
+    assert "'clusterqueue.x.example' is no kind of queue" in others.stderr
     asked = await run(world, tmp_path, "stop", "team-a", "--drain", code=2)
     assert "2 running job(s) of team-a" in asked.stderr
     await run(world, tmp_path, "stop", "localqueue/team-a", "-n", "ml")

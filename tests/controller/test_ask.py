@@ -141,6 +141,22 @@ async def test_who_may_start_with_less_can_have_what_all_of_it_never_could(
     assert verdict in (await run(world, tmp_path, "why", "train", "-n", "ml", code=1)).stdout
 
 
+async def test_what_a_queue_can_never_have_ends_where_its_most_does(world: World, tmp_path: Path) -> None:
+    """What it holds takes of what its borrowing limit leaves it now, but more of that would not help."""
+    await lab(world)
+    of_cohort = cluster_queue("", 4)["spec"]["resourceGroups"]
+    await world.put(own("Cohort", "root", {"resourceGroups": of_cohort}))
+    await world.put(cluster_queue("team-c", 8, 8, cohort="root", borrowingLimit=10))
+    await world.put(local_queue("team-c", "team-c"))
+    made = await world.put(job("train", "team-c"))
+    never = replace(SHORT, detail=Detail.NEVER_FITS_QUOTA, nominal=8, used=8, available=4, limited_by="root")
+    status = waiting(Why(Reason.EXCEEDS_MAX_QUOTA, Detail.NEVER_FITS_QUOTA, (never,)))
+    await world.put(workload(made, status, queue="team-c"))
+    (room,) = (await world.ask().why("train", "ml")).room
+    assert (room.asked, room.most, room.limited_by) == (16, 12, "root")
+    assert "can never fit: ends at root" in (await run(world, tmp_path, "why", "train", "-n", "ml", code=1)).stdout
+
+
 def paused(made: dict[str, Any]) -> dict[str, Any]:
     made["metadata"]["labels"][NAMES.pause_label] = "true"
     return made
@@ -1171,6 +1187,7 @@ NAMED: dict[str, tuple[list[str], list[str]]] = {
         ["clusterqueue/team-a", "localqueue/team-a", "clusterqueue/team-b"],
     ),
     "one kind": (["lq/team-a"], ["localqueue/team-a"]),
+    "as kubectl names it": ([f"lq.{NAMES.version}.{NAMES.group}/team-a"], ["localqueue/team-a"]),
     "a cohort and one of its own": (
         ["cohort/lab", "team-a"],
         ["cohort/lab", "clusterqueue/team-a", "localqueue/team-a", "clusterqueue/team-b"],
@@ -1193,6 +1210,7 @@ async def test_queues_that_are_named(world: World, tmp_path: Path, asked: list[s
         ("cohort/team-a", "there is no Cohort 'team-a'\n"),
         ("lq/team-b", "there is no LocalQueue 'team-b' in namespace 'ml'"),
         ("job/train", "'job' is no kind of queue: use one of cohort, clusterqueue, localqueue"),
+        ("clusterqueue.x.example/team-a", "'clusterqueue.x.example' is no kind of queue"),
     ],
 )
 async def test_a_queue_that_is_not_there_is_named(world: World, tmp_path: Path, asked: str, told: str) -> None:
@@ -1241,9 +1259,38 @@ async def test_a_job_of_another_group_is_no_job_of_that_name(world: World, tmp_p
     await lab(world)
     made = workload(job("train") | {"metadata": {"name": "train", "namespace": "ml", "uid": "u-1"}}, {})
     made["metadata"]["ownerReferences"][0]["apiVersion"] = "batch.volcano.sh/v1alpha1"
+    made["metadata"]["name"] = "other-train"
     await world.put(made)
     named = (await run(world, tmp_path, "jobs", "-n", "ml", "-o", "name")).stdout.split()
     assert named == ["job.batch.volcano.sh/train"]
+    runs = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")}
+    await with_workload(world, job("train", status=STARTED), runs)
+    for command in (["why"], ["requeue", "--yes"]):
+        told = (await run(world, tmp_path, *command, *named, "-n", "ml", code=3)).stderr
+        assert "job.batch.volcano.sh/train is of another group" in told
+        assert "kubectl describe job.batch.volcano.sh train -n ml" in told
+    stored = await world.client.get("/apis/batch/v1/namespaces/ml/jobs/train")
+    assert NAMES.pause_label not in stored["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
+    ("called", "known"),
+    [
+        ("job.batch", True),
+        ("Jobs.v1.batch", True),
+        ("jobs.v2.batch", False),
+        ("job.v1.batch.volcano.sh", False),
+        ("job.jobset.x-k8s.io", False),
+    ],
+)
+async def test_a_job_is_called_as_kubectl_calls_it(world: World, called: str, known: bool) -> None:
+    await lab(world)
+    await world.put(job("train"))
+    if known:
+        assert (await world.ask().why(f"{called}/train", "ml")).standing.name == "train"
+    else:
+        with pytest.raises(NotThere):
+            await world.ask().why(f"{called}/train", "ml")
 
 
 async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:

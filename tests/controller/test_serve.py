@@ -556,8 +556,35 @@ async def test_what_the_proof_of_the_hold_says(
         cluster.holds, cluster.there, cluster.says = holds, there, says
         found = await prove(client, NAMES, "default", mode, wanted=wanted)
     surely = holds and there == FOUR and says == 200
-    assert found == Held(mode, surely, told)
+    assert (found.mode, found.holds, found.message) == (mode, surely, told)
     assert found.reason == f"{'HeldBy' if surely else 'NotHeldBy'}{mode.capitalize()}"
+
+
+TWELVE = tuple(f"guard-{n}" for n in range(12))
+
+
+@pytest.mark.parametrize("says", [200, 403])
+@pytest.mark.parametrize(
+    ("gone", "later", "news"),
+    [
+        pytest.param(TWELVE, TWELVE[:6], True, id="other numbers are gone"),
+        pytest.param(TWELVE[1:2], TWELVE[2:3], True, id="another is gone"),
+        pytest.param(TWELVE[1:2], TWELVE[1:2], False, id="the same is gone"),
+    ],
+)
+async def test_what_else_guards_is_gone_is_news(
+    gone: tuple[str, ...], later: tuple[str, ...], news: bool, says: int
+) -> None:
+    """Else the condition asks for ever for what is there."""
+    wanted = [{"kind": GUARD, "metadata": {"name": name}} for name in TWELVE]
+    found: list[Held] = []
+    async with Judge() as cluster, Client.plain(cluster.url, token="admin-token") as client:
+        cluster.says = says
+        for missing in (gone, later):
+            cluster.there = tuple(name for name in TWELVE if name not in missing)
+            found.append(await prove(client, NAMES, "default", "webhook", wanted=wanted))
+    before, after = found
+    assert after.is_news_after(before) is news
 
 
 async def test_of_policies_that_an_api_server_cannot_have_nobody_is_told_to_install_them_again() -> None:

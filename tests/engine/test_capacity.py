@@ -37,6 +37,7 @@ from admission.engine.model import (
     TopologyAssignment,
     TopologyRequest,
 )
+from admission.engine.project import misfit_sentence
 
 GPU, HOST = "nvidia.com/gpu", "kubernetes.io/hostname"
 NET = Topology("net", ("block", "rack", HOST))
@@ -777,6 +778,33 @@ def test_pods_that_are_no_whole_slices_have_places(
     else:
         assert not isinstance(got, Misfit)
         assert [domain.count for domain in got["w"].domains] == wanted
+
+
+@pytest.mark.parametrize(
+    ("kept_out", "others", "detail"), [(True, 0, Detail.NODES_UNUSABLE), (False, 1, Detail.NODES_TAKEN)]
+)
+def test_what_nodes_could_take_of_pods_that_are_no_whole_slices_is_no_more_than_there_are(
+    kept_out: bool, others: int, detail: Detail
+) -> None:
+    book = fabric({"b": {"r": [4, 4]}})
+    if kept_out:
+        book.put_node(replace(node("r-1", 4, block="b", rack="r"), unschedulable=True))
+    if others:
+        book.put_pod(PodUsage(("x", "p"), "p", "r-1", ((GPU, others),)))
+    got = place(book, [asks(7, topology=TopologyRequest(slice_required=HOST, slice_size=4))], rules=MUSTER)
+    assert isinstance(got, Misfit)
+    assert (got.detail, got.placeable, got.pods, got.sound) == (detail, 4, 7, 7)
+    assert "they could take 7 of 7" in misfit_sentence(got)
+
+
+def test_of_pods_that_are_no_whole_slices_it_is_not_said_that_there_are_more_that_fit_alone() -> None:
+    slices = TopologyRequest(required="rack", group="g", slice_required=HOST, slice_size=4)
+    beside = TopologyRequest(required="rack", group="g")
+    sets = [asks(7, topology=slices), asks(1, name="l", topology=beside)]
+    got = place(fabric({"b": {"r": [4, 4]}}), sets, rules=MUSTER)
+    assert isinstance(got, Misfit)
+    assert got.pods == 7
+    assert got.message == "the pods of w would fit alone, but not beside the other pod sets"
 
 
 # ---------------------------------------------------------------- JobSet's exclusive placement
