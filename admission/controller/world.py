@@ -207,9 +207,9 @@ class World:
         """Nodes as they are, without the devices of drivers."""
         self._held_by: dict[Key, tuple[PodUsage, ...]] = {}
         """What claims hold of devices."""
-        self._gone_of: dict[tuple[str, str], dict[Key, tuple[str, int]]] = {}
-        """(Workload, node) -> claims of its pods there that hold devices which nobody lists any more, and how many of
-        what."""
+        self._gone_of: dict[tuple[str, str], dict[Key, tuple[Set[str], int]]] = {}
+        """(Workload, node) -> claims of its pods there that hold devices which nobody lists any more: what these may
+        count as, and how many they are."""
         self._gone_at: dict[Key, tuple[str, str]] = {}
         """These claims, and where they stand in it."""
         self._claiming: dict[Key, set[JobKey]] = {}
@@ -615,10 +615,10 @@ class World:
         if (at := self._gone_at.pop(claim, None)) is not None:
             drop(self._gone_of, at, claim)
         if pod is not None and pod.workload_uid:
-            resource, _, lost = self.devices.listed(claim) if usage is not None else ("", 0, 0)
+            names, lost = self.devices.listed(claim) if usage is not None else (set[str](), 0)
             if lost:
                 self._gone_at[claim] = at = (pod.workload_uid, pod.node)
-                self._gone_of.setdefault(at, {})[claim] = resource, lost
+                self._gone_of.setdefault(at, {})[claim] = names, lost
             self._wake_pod(pod)
 
     def lay(self, *, seen: bool) -> None:
@@ -1683,21 +1683,25 @@ class World:
                     upto[name] += amount * (_in_turn(one) <= _in_turn(value))
         short = {name: (has.get(name, 0), upto[name]) for name in sorted(mine) if upto[name] > has.get(name, 0)}
         known = self.devices.counting
-        gone = self._gone_of.get((value.uid, node), {})
-        if gone or (any(name in known for name in short) and self._has_listed(value, node)):
-            short = {name: left for name, left in short.items() if name not in known}
-            for name in sorted(mine):
-                lost = sum(amount for of, amount in gone.values() if of == name)
-                if lost and every[name] > has.get(name, 0):
-                    short[name] = max(0, mine[name] - lost), mine[name]
-        listed = any(name in known for name in short)
-        return short if listed or (short and not self._renamed(value, node, mine)) else {}
+        gone = self._gone_of.get((value.uid, node), {}).values()
+        by_claims = set[str]()
+        if gone or any(name in known for name in short):
+            by_claims = self._listed(value, node) & mine.keys() & known.keys()
+        if short.keys() - by_claims and self._renamed(value, node, mine):
+            short = {}
+        for name in by_claims:
+            lost = min(sum(amount for names, amount in gone if name in names), every[name] - has.get(name, 0))
+            short.pop(name, None)
+            if lost > 0:
+                short[name] = max(0, mine[name] - lost), mine[name]
+        return dict(sorted(short.items()))
 
-    def _has_listed(self, value: Workload, node: str) -> bool:
-        """Has a gang devices on a node by claims."""
+    def _listed(self, value: Workload, node: str) -> set[str]:
+        """As what the devices count that a gang has on a node by claims."""
         pods = self._pods_of_owner.get((value.namespace, value.uid), {}).values()
         here = ((pod.namespace, (pod.name, pod.uid)) for pod in pods if pod.node == node)
-        return any(self.devices.listed(claim)[1] for one in here for claim in self.devices.made_for(*one))
+        claims = (claim for one in here for claim in self.devices.made_for(*one))
+        return set().union(*(self.devices.listed(claim)[0] for claim in claims))
 
     def _renamed(self, value: Workload, node: str, names: Collection[str]) -> bool:
         """Has a gang devices on a node whose class was counted by one of these names and is not any more?"""
