@@ -236,6 +236,8 @@ class World:
         self._expelling: dict[str, dict[Taint, int]] = {}
         """Taints that somebody put on a node that is well, to have pods off it, and when they were seen to come; ms
         since the epoch, 0: they may have been there for long."""
+        self._expelling_alike: dict[frozenset[Taint], set[str]] = {}
+        """The same nodes by these taints: those of a pool mostly have the same."""
         self._shut: dict[str, tuple[Taint, ...]] = {}
         """Those that keep new pods off it, a cordon among them."""
         self.nodes: set[str] = set()
@@ -859,7 +861,7 @@ class World:
         were_away = self._away.pop(node.name, ())
         if node.away:
             self._away[node.name] = node.away
-        expelled = self._expelling.pop(node.name, {})
+        expelled = self._expels_no_more(node.name)
         expels = {
             taint: expelled.get(taint, at)
             for taint in node.taints
@@ -867,6 +869,7 @@ class World:
         }
         if expels:
             self._expelling[node.name] = expels
+            self._expelling_alike.setdefault(frozenset(expels), set()).add(node.name)
         # What Kubernetes itself puts there, but for the cordon, comes and goes with the node's condition.
         shuts = [one for one in node.taints if one.effect in KEEPS_OFF and not one.key.startswith(BY_CONDITION)]
         self._shut.pop(node.name, None)
@@ -886,7 +889,7 @@ class World:
         self._unlaid |= self._neighbours.asking
         self._devices.pop(name, None)
         self._away.pop(name, None)
-        self._expelling.pop(name, None)
+        self._expels_no_more(name)
         self._shut.pop(name, None)
         self._silence.gone(name)
         self._lost(name, 0)
@@ -912,10 +915,20 @@ class World:
         for key in sorted(self._free_on.get(node, ())):
             self._wake_pod(self._pods[key])
 
+    def _expels_no_more(self, node: str) -> dict[Taint, int]:
+        taints = self._expelling.pop(node, {})
+        discard(self._expelling_alike, frozenset(taints), node)
+        return taints
+
     def tainted_flavors(self) -> set[str]:
-        """Flavors of which some node has a taint that takes their pods off it (but those of nodes that are lost)."""
-        there = [(self._node_labels.get(node, {}).items(), taints) for node, taints in self._expelling.items()]
-        return {name for name, flavor in self.state.flavors.items() if any(_expels(flavor, *one) for one in there)}
+        """Elastic flavors of which some node has a taint that takes their pods off it (but those of nodes that are
+        lost)."""
+        return {name for name, one in self.state.flavors.items() if one.elastic and self._some_node_expels(one)}
+
+    def _some_node_expels(self, flavor: Flavor) -> bool:
+        wanted = set(flavor.node_labels)
+        alike = (nodes for taints, nodes in self._expelling_alike.items() if _expels(flavor, taints))
+        return any(wanted <= self._node_labels.get(node, {}).items() for nodes in alike for node in nodes)
 
     def unknown_nodes(self) -> list[str]:
         """On which pods of gangs stand, or that are given to gangs: they went while nobody looked, or nothing has been
@@ -1844,10 +1857,10 @@ class World:
             self._wake_job(uid)
 
 
-def _expels(flavor: Flavor, labels: Set[tuple[str, str]], taints: Iterable[Taint]) -> bool:
-    """Does a node with these labels and taints take pods of a flavor off that is its own?"""
+def _expels(flavor: Flavor, taints: Iterable[Taint]) -> bool:
+    """Does a node of a flavor that has these taints take pods of the flavor off?"""
     unnamed = tuple(taint for taint in taints if taint not in flavor.node_taints)
-    return set(flavor.node_labels) <= labels and refused_taint(unnamed, flavor.tolerations) is not None
+    return refused_taint(unnamed, flavor.tolerations) is not None
 
 
 def _in_turn(value: Workload) -> tuple[int, str, str]:

@@ -18,6 +18,7 @@ from admission.controller.lifecycle import Beyond, Next, Reprioritize, Settings,
 from admission.controller.silence import Silence
 from admission.controller.standstill import WINDOW_MS
 from admission.controller.world import AWAY_MS, NODE_GONE_MS, ORPHAN, PodView, WorkloadSeen, World
+from admission.engine.counts import refused_taint
 from admission.engine.model import (
     KUEUE,
     MUSTER,
@@ -1853,11 +1854,45 @@ def test_of_several_gangs_on_a_node_the_last_has_lost_the_devices_that_are_gone(
 def test_which_flavors_have_nodes_that_take_pods_off() -> None:
     setting = Setting()
     for name, labels in (("a", (("pool", "a"),)), ("b", (("pool", "b"),)), ("c", (("pool", "a"), ("arch", "x")))):
-        setting.state.apply(Put(Flavor(name, node_labels=labels)))
-    for pool in "ab":
-        taints = (Taint("repair", "", "NoExecute" if pool == "a" else "NoSchedule"),)
+        setting.state.apply(Put(Flavor(name, node_labels=labels, elastic=True)))
+    setting.state.apply(Put(Flavor("placed", node_labels=(("pool", "a"),))))  # who gets its nodes named needs no answer
+
+    def taint(pool: str, effect: str) -> None:
+        taints = (Taint("repair", "", effect),) if effect else ()
         setting.world.node_seen(Node(f"n-{pool}", labels=(("pool", pool), ("zone", "z")), taints=taints))
+
+    taint("a", "NoExecute")
+    taint("b", "NoSchedule")
     assert setting.world.tainted_flavors() == {"a", "f"}
+    taint("b", "NoExecute")
+    assert setting.world.tainted_flavors() == {"a", "b", "f"}
+    taint("a", "")
+    assert setting.world.tainted_flavors() == {"b", "f"}
+    setting.world.node_gone("n-b")
+    assert setting.world.tainted_flavors() == set()
+
+
+def test_what_is_looked_at_of_the_nodes_of_one_taint_at_each_start_is_that_taint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their pool has it for good: on thousands of nodes."""
+    setting = Setting()
+    bears = (Toleration("spot", "Exists"),)
+    for name in "ab":
+        setting.state.apply(Put(Flavor(name, node_labels=(("pool", name),), elastic=True, tolerations=bears)))
+    setting.state.apply(Put(Flavor("f", node_labels=(("pool", "f"),), elastic=True)))
+    looked_at: list[tuple[Taint, ...]] = []
+
+    def noted(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...]) -> Taint | None:
+        looked_at.append(taints)
+        return refused_taint(taints, tolerations)
+
+    monkeypatch.setattr("admission.controller.world.refused_taint", noted)
+    for i in range(1000):
+        labels = (("pool", "ab"[i % 2]), (HOSTNAME_LABEL, f"n{i}"))
+        setting.world.node_seen(Node(f"n{i}", labels=labels, taints=(Taint("spot", "", "NoExecute"),)))
+    assert setting.world.tainted_flavors() == set()
+    assert len(looked_at) <= 3
 
 
 @pytest.mark.parametrize(
