@@ -207,9 +207,9 @@ class World:
         """Nodes as they are, without the devices of drivers."""
         self._held_by: dict[Key, tuple[PodUsage, ...]] = {}
         """What claims hold of devices."""
-        self._gone_of: dict[tuple[str, str], dict[Key, tuple[str, int]]] = {}
-        """(Workload, node) -> claims of its pods there that hold devices which nobody lists any more, and how many of
-        what."""
+        self._gone_of: dict[tuple[str, str], dict[Key, tuple[Set[str], int]]] = {}
+        """(Workload, node) -> claims of its pods there that hold devices which nobody lists any more: what these may
+        count as, and how many they are."""
         self._gone_at: dict[Key, tuple[str, str]] = {}
         """These claims, and where they stand in it."""
         self._claiming: dict[Key, set[JobKey]] = {}
@@ -236,6 +236,8 @@ class World:
         self._expelling: dict[str, dict[Taint, int]] = {}
         """Taints that somebody put on a node that is well, to have pods off it, and when they were seen to come; ms
         since the epoch, 0: they may have been there for long."""
+        self._expelling_alike: dict[frozenset[Taint], set[str]] = {}
+        """The same nodes by these taints: those of a pool mostly have the same."""
         self._shut: dict[str, tuple[Taint, ...]] = {}
         """Those that keep new pods off it, a cordon among them."""
         self.nodes: set[str] = set()
@@ -615,10 +617,10 @@ class World:
         if (at := self._gone_at.pop(claim, None)) is not None:
             drop(self._gone_of, at, claim)
         if pod is not None and pod.workload_uid:
-            resource, _, lost = self.devices.listed(claim) if usage is not None else ("", 0, 0)
+            names, lost = self.devices.listed(claim) if usage is not None else (set[str](), 0)
             if lost:
                 self._gone_at[claim] = at = (pod.workload_uid, pod.node)
-                self._gone_of.setdefault(at, {})[claim] = resource, lost
+                self._gone_of.setdefault(at, {})[claim] = names, lost
             self._wake_pod(pod)
 
     def lay(self, *, seen: bool) -> None:
@@ -859,7 +861,7 @@ class World:
         were_away = self._away.pop(node.name, ())
         if node.away:
             self._away[node.name] = node.away
-        expelled = self._expelling.pop(node.name, {})
+        expelled = self._expels_no_more(node.name)
         expels = {
             taint: expelled.get(taint, at)
             for taint in node.taints
@@ -867,6 +869,7 @@ class World:
         }
         if expels:
             self._expelling[node.name] = expels
+            self._expelling_alike.setdefault(frozenset(expels), set()).add(node.name)
         # What Kubernetes itself puts there, but for the cordon, comes and goes with the node's condition.
         shuts = [one for one in node.taints if one.effect in KEEPS_OFF and not one.key.startswith(BY_CONDITION)]
         self._shut.pop(node.name, None)
@@ -886,7 +889,7 @@ class World:
         self._unlaid |= self._neighbours.asking
         self._devices.pop(name, None)
         self._away.pop(name, None)
-        self._expelling.pop(name, None)
+        self._expels_no_more(name)
         self._shut.pop(name, None)
         self._silence.gone(name)
         self._lost(name, 0)
@@ -912,10 +915,20 @@ class World:
         for key in sorted(self._free_on.get(node, ())):
             self._wake_pod(self._pods[key])
 
+    def _expels_no_more(self, node: str) -> dict[Taint, int]:
+        taints = self._expelling.pop(node, {})
+        discard(self._expelling_alike, frozenset(taints), node)
+        return taints
+
     def tainted_flavors(self) -> set[str]:
-        """Flavors of which some node has a taint that takes their pods off it (but those of nodes that are lost)."""
-        there = [(self._node_labels.get(node, {}).items(), taints) for node, taints in self._expelling.items()]
-        return {name for name, flavor in self.state.flavors.items() if any(_expels(flavor, *one) for one in there)}
+        """Elastic flavors of which some node has a taint that takes their pods off it (but those of nodes that are
+        lost)."""
+        return {name for name, one in self.state.flavors.items() if one.elastic and self._some_node_expels(one)}
+
+    def _some_node_expels(self, flavor: Flavor) -> bool:
+        wanted = set(flavor.node_labels)
+        alike = (nodes for taints, nodes in self._expelling_alike.items() if _expels(flavor, taints))
+        return any(wanted <= self._node_labels.get(node, {}).items() for nodes in alike for node in nodes)
 
     def unknown_nodes(self) -> list[str]:
         """On which pods of gangs stand, or that are given to gangs: they went while nobody looked, or nothing has been
@@ -1688,21 +1701,25 @@ class World:
                     upto[name] += amount * (_in_turn(one) <= _in_turn(value))
         short = {name: (has.get(name, 0), upto[name]) for name in sorted(mine) if upto[name] > has.get(name, 0)}
         known = self.devices.counting
-        gone = self._gone_of.get((value.uid, node), {})
-        if gone or (any(name in known for name in short) and self._has_listed(value, node)):
-            short = {name: left for name, left in short.items() if name not in known}
-            for name in sorted(mine):
-                lost = sum(amount for of, amount in gone.values() if of == name)
-                if lost and every[name] > has.get(name, 0):
-                    short[name] = max(0, mine[name] - lost), mine[name]
-        listed = any(name in known for name in short)
-        return short if listed or (short and not self._renamed(value, node, mine)) else {}
+        gone = self._gone_of.get((value.uid, node), {}).values()
+        by_claims = set[str]()
+        if gone or any(name in known for name in short):
+            by_claims = self._listed(value, node) & mine.keys() & known.keys()
+        if short.keys() - by_claims and self._renamed(value, node, mine):
+            short = {}
+        for name in by_claims:
+            lost = min(sum(amount for names, amount in gone if name in names), every[name] - has.get(name, 0))
+            short.pop(name, None)
+            if lost > 0:
+                short[name] = max(0, mine[name] - lost), mine[name]
+        return dict(sorted(short.items()))
 
-    def _has_listed(self, value: Workload, node: str) -> bool:
-        """Has a gang devices on a node by claims."""
+    def _listed(self, value: Workload, node: str) -> set[str]:
+        """As what the devices count that a gang has on a node by claims."""
         pods = self._pods_of_owner.get((value.namespace, value.uid), {}).values()
         here = ((pod.namespace, (pod.name, pod.uid)) for pod in pods if pod.node == node)
-        return any(self.devices.listed(claim)[1] for one in here for claim in self.devices.made_for(*one))
+        claims = (claim for one in here for claim in self.devices.made_for(*one))
+        return set().union(*(self.devices.listed(claim)[0] for claim in claims))
 
     def _renamed(self, value: Workload, node: str, names: Collection[str]) -> bool:
         """Has a gang devices on a node whose class was counted by one of these names and is not any more?"""
@@ -1845,10 +1862,10 @@ class World:
             self._wake_job(uid)
 
 
-def _expels(flavor: Flavor, labels: Set[tuple[str, str]], taints: Iterable[Taint]) -> bool:
-    """Does a node with these labels and taints take pods of a flavor off that is its own?"""
+def _expels(flavor: Flavor, taints: Iterable[Taint]) -> bool:
+    """Does a node of a flavor that has these taints take pods of the flavor off?"""
     unnamed = tuple(taint for taint in taints if taint not in flavor.node_taints)
-    return set(flavor.node_labels) <= labels and refused_taint(unnamed, flavor.tolerations) is not None
+    return refused_taint(unnamed, flavor.tolerations) is not None
 
 
 def _in_turn(value: Workload) -> tuple[int, str, str]:

@@ -548,16 +548,18 @@ class Devices:
                     out |= names
         return out
 
-    def listed(self, claim: Key) -> tuple[str, int, int]:
-        """As what the devices count that a claim holds (the first by name, of several classes), how many there are, and
-        how many of these nobody lists any more. Of classes that are not counted it holds none."""
+    def listed(self, claim: Key) -> tuple[set[str], int]:
+        """As what the devices count that a claim holds (of several classes it is not known which is whose), and how
+        many of them nobody lists any more. Of classes that are not counted it holds none."""
         found = self._claims.get(claim)
-        classes = [self._classes.get(of_class) for of_class, _ in self._counted(found.asks)[0]] if found else []
-        names = sorted(one.counted_as for one in classes if one is not None)
-        if found is None or not names:
-            return "", 0, 0
+        if found is None or not found.holds:
+            return set(), 0
+        classes = [self._classes.get(of_class) for of_class, _ in self._counted(found.asks)[0]]
+        names = {one.counted_as for one in classes if one is not None}
+        if not names:
+            return names, 0
         there = {(pool, one.name) for pool in {pool for pool, _ in found.holds} for one in self._current(pool)}
-        return names[0], len(found.holds), sum(one not in there for one in found.holds)
+        return names, sum(one not in there for one in found.holds)
 
     def held_by(self, claim: Key, pod: PodUsage | None = None) -> tuple[PodUsage, ...]:
         """What a claim takes of nodes: as much as a pod would that asks for so many. `pod`: for which it was made, if

@@ -18,6 +18,7 @@ from admission.controller.lifecycle import Beyond, Next, Reprioritize, Settings,
 from admission.controller.silence import Silence
 from admission.controller.standstill import WINDOW_MS
 from admission.controller.world import AWAY_MS, NODE_GONE_MS, ORPHAN, PodView, WorkloadSeen, World
+from admission.engine.counts import refused_taint
 from admission.engine.model import (
     KUEUE,
     MUSTER,
@@ -1877,11 +1878,45 @@ def test_of_several_gangs_on_a_node_the_last_has_lost_the_devices_that_are_gone(
 def test_which_flavors_have_nodes_that_take_pods_off() -> None:
     setting = Setting()
     for name, labels in (("a", (("pool", "a"),)), ("b", (("pool", "b"),)), ("c", (("pool", "a"), ("arch", "x")))):
-        setting.state.apply(Put(Flavor(name, node_labels=labels)))
-    for pool in "ab":
-        taints = (Taint("repair", "", "NoExecute" if pool == "a" else "NoSchedule"),)
+        setting.state.apply(Put(Flavor(name, node_labels=labels, elastic=True)))
+    setting.state.apply(Put(Flavor("placed", node_labels=(("pool", "a"),))))  # who gets its nodes named needs no answer
+
+    def taint(pool: str, effect: str) -> None:
+        taints = (Taint("repair", "", effect),) if effect else ()
         setting.world.node_seen(Node(f"n-{pool}", labels=(("pool", pool), ("zone", "z")), taints=taints))
+
+    taint("a", "NoExecute")
+    taint("b", "NoSchedule")
     assert setting.world.tainted_flavors() == {"a", "f"}
+    taint("b", "NoExecute")
+    assert setting.world.tainted_flavors() == {"a", "b", "f"}
+    taint("a", "")
+    assert setting.world.tainted_flavors() == {"b", "f"}
+    setting.world.node_gone("n-b")
+    assert setting.world.tainted_flavors() == set()
+
+
+def test_what_is_looked_at_of_the_nodes_of_one_taint_at_each_start_is_that_taint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their pool has it for good: on thousands of nodes."""
+    setting = Setting()
+    bears = (Toleration("spot", "Exists"),)
+    for name in "ab":
+        setting.state.apply(Put(Flavor(name, node_labels=(("pool", name),), elastic=True, tolerations=bears)))
+    setting.state.apply(Put(Flavor("f", node_labels=(("pool", "f"),), elastic=True)))
+    looked_at: list[tuple[Taint, ...]] = []
+
+    def noted(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...]) -> Taint | None:
+        looked_at.append(taints)
+        return refused_taint(taints, tolerations)
+
+    monkeypatch.setattr("admission.controller.world.refused_taint", noted)
+    for i in range(1000):
+        labels = (("pool", "ab"[i % 2]), (HOSTNAME_LABEL, f"n{i}"))
+        setting.world.node_seen(Node(f"n{i}", labels=labels, taints=(Taint("spot", "", "NoExecute"),)))
+    assert setting.world.tainted_flavors() == set()
+    assert len(looked_at) <= 3
 
 
 @pytest.mark.parametrize(
@@ -2536,6 +2571,7 @@ BY_CLASS, NIC = f"{OF_DEVICE_CLASS}gpu", "example.com/nic"
         pytest.param([BY_CLASS], "", GPU, "", True, id="it gets one"),
         pytest.param([GPU], GPU, "example.com/other", "", True, id="it gets another"),
         pytest.param([GPU], GPU, None, "", True, id="it is gone"),
+        pytest.param([GPU], GPU, "", GPU, True, id="others have its name"),
         pytest.param([GPU], GPU, GPU, "listed", False, id="they are gone"),
         pytest.param([GPU], GPU, "", "listed", False, id="under whatever name"),
         pytest.param([NIC, GPU], GPU, GPU, NIC, False, id="others are, of a device plugin"),
@@ -2570,6 +2606,8 @@ def test_whose_class_is_called_otherwise_has_not_lost_its_devices(
         world.devices_changed(old, new)
     if gone == NIC:
         world.node_seen(Node("n1", allocatable=((NIC, 0), (GPU, 0), ("pods", 110))))
+    elif gone == GPU:
+        world.devices_changed(None, devices.DeviceClass("other", GPU, selectors=('device.driver == "other"',)))
     elif gone:
         world.devices_changed(four, None)
     elif new is not None:
@@ -2628,6 +2666,68 @@ def test_of_listed_devices_it_is_known_whose_is_gone(
     assert short() == lost
     world.devices_changed(left, whole)
     assert short() == {}
+
+
+@pytest.mark.parametrize(
+    ("by_claims", "gone", "lost"),
+    [
+        ((GPU, NIC), ("nic-0",), {"old": f"0 of 1 {NIC}"}),
+        ((GPU, NIC), ("nic-0", "nic-1"), {"old": f"0 of 1 {NIC}", "new": f"0 of 1 {NIC}"}),
+        ((GPU, NIC), ("gpu-3",), {"new": f"1 of 2 {GPU}"}),
+        ((GPU, NIC), ("gpu-0", "nic-0"), {"old": f"0 of 1 {NIC}, 1 of 2 {GPU}"}),
+        ((NIC,), ("nic-0",), {"old": f"0 of 1 {NIC}"}),
+        ((NIC,), ("gpu-0",), {"new": f"3 of 4 {GPU}"}),  # a device plugin does not tell whose
+        ((NIC,), ("gpu-0", "gpu-1", "gpu-2", "gpu-3"), {"old": f"0 of 2 {GPU}", "new": f"0 of 4 {GPU}"}),
+        ((NIC,), ("gpu-0", "nic-0"), {"old": f"0 of 1 {NIC}", "new": f"3 of 4 {GPU}"}),
+    ],
+)
+@pytest.mark.parametrize("extended", [False, True])
+def test_of_devices_of_several_kinds_it_is_known_which_are_gone(
+    extended: bool, by_claims: tuple[str, ...], gone: tuple[str, ...], lost: dict[str, str]
+) -> None:
+    """A claim may be on several classes, and a class may name a resource that a node's device plugin offers."""
+    setting = Setting()
+    world = setting.world
+    kinds, asked = {NIC: "nic", GPU: "gpu"}, ((NIC, 1), (GPU, 2))
+
+    def offers(gone: tuple[str, ...]) -> list[devices.Slice]:
+        there = {name: [f"{kinds[name]}-{i}" for i in range(2 * many)] for name, many in asked}
+        left = {name: [one for one in some if one not in gone] for name, some in there.items()}
+        plugin = tuple((name, len(left[name])) for name in kinds if name not in by_claims)
+        world.node_seen(Node("n1", allocatable=(*plugin, ("pods", 110))))
+        made = {name: tuple(devices.Device(one, "n1") for one in left[name]) for name in by_claims}
+        return [devices.Slice(kinds[name], (kinds[name], "n1"), devices=some) for name, some in made.items()]
+
+    for name, kind in kinds.items():
+        # A driver picks its own devices alone.
+        world.devices_changed(None, devices.DeviceClass(kind, name, selectors=(f'device.driver == "{kind}"',)))
+    whole = offers(())
+    for one in whole:
+        world.devices_changed(None, one)
+    amounts = dict(asked)
+    for at, name in enumerate(("old", "new")):
+        world.job_seen(replace(JOB, name=name, uid=name))
+        at_n1 = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 1),))
+        given = Admission("q", (replace(ON_N1, count=1, usage=asked, topology=at_n1),))
+        held = replace(HOLDS, name=name, uid=name, job_uid=name, admitted_at=at, admission=given)
+        world.workload_seen(seen(replace(held, pod_sets=(PodSet("main", 1, PodShape(requests=asked)),))))
+        usage = PodUsage(("ns", name), name, "n1", asked, workload_uid=name)
+        world.pod_seen(pod(name, workload_uid=name, owner_uid=name, held_by=name, usage=usage))
+        asks = devices.Asks(tuple((kinds[of], amounts[of]) for of in by_claims))
+        shares = zip(whole, asks.devices, strict=True)
+        holds = tuple((of.pool, one.name) for of, (_, n) in shares for one in of.devices[at * n : (at + 1) * n])
+        world.devices_changed(None, devices.Claim("ns", name, holds, (name, name), extended, asks))
+
+    def short() -> dict[str, str]:
+        for now in (0, NODE_GONE_MS):
+            sights = {name: world.sight(("Job", "ns", name), now) for name in ("old", "new")}
+        return {name: left for name, sight in sights.items() for _, left in sight.short}
+
+    assert short() == {}
+    for before, after in zip(whole, offers(gone), strict=True):
+        world.devices_changed(before, after)
+    assert short() == lost
+    assert world.state.drift() == []
 
 
 def test_who_asks_by_the_name_of_a_class_is_looked_at_when_that_counts_otherwise() -> None:
