@@ -113,8 +113,7 @@ class Shortfall:
         tree, shape = part.tree, part.shape
         if not len(tree.order):
             return 0
-        caps = topology.capacities(tree, counts[tree.order], shape)[shape.required or 0]
-        placeable = int(caps.max(initial=0)) if shape.required is not None else int(caps.sum())
+        placeable = topology.most(tree, counts[tree.order], shape)
         for key in part.request.pod_set.shape.same_domain:
             codes = self.fit.table.column(key)[0]
             totals = np.bincount(codes[codes >= 0], counts[codes >= 0])

@@ -761,7 +761,7 @@ def test_what_cannot_be_asked_of_a_topology_is_said(rules: Rules, asked: dict[st
     [
         pytest.param(7, 4, [4, 4], [4, 3], id="the last slice is shorter"),
         pytest.param(3, 4, [4, 4], [3], id="it is the only one"),
-        pytest.param(5, 3, [2, 3, 3], [3, 2], id="it has the room of a whole one"),
+        pytest.param(5, 3, [2, 3, 3], [3, 2], id="a whole one has its room"),
         pytest.param(7, 4, [4, 2], None, id="it is not divided"),
     ],
 )
@@ -777,6 +777,41 @@ def test_pods_that_are_no_whole_slices_have_places(
     else:
         assert not isinstance(got, Misfit)
         assert [domain.count for domain in got["w"].domains] == wanted
+
+
+LAYERS = {"slices": (("rack", 4), (HOST, 2))}
+
+
+@pytest.mark.parametrize(
+    ("room", "pods", "asked", "spread", "wanted"),
+    [
+        pytest.param(
+            {"b": {"r": [3, 4]}}, 7, {"slice_required": HOST, "slice_size": 4}, False, ["r-1 4", "r-0 3"], id="it fits"
+        ),
+        pytest.param(
+            {"b": {"r": [1, 2], "s": [4]}}, 7, LAYERS, False, ["s-0 4", "r-1 2", "r-0 1"], id="a slice in a slice"
+        ),
+        pytest.param({"b": {"r": [2, 1], "s": [3, 1]}}, 7, LAYERS, False, None, id="no room for the whole one"),
+        pytest.param(
+            {"b": {"r": [1, 2], "s": [4]}}, 7, LAYERS, True, ["s-0 4", "r-1 2", "r-0 1"], id="where pods are spread"
+        ),
+        pytest.param(
+            {"b": {"r": [8], "s": [4]}},
+            12,
+            {"slice_required": "rack", "slice_size": 8, "slices": ((HOST, 2),)},
+            True,
+            ["r-0 8", "s-0 4"],
+            id="asked for in both ways",
+        ),
+    ],
+)
+def test_a_short_slice_takes_no_more_room_than_its_pods_and_is_the_last(
+    room: dict[str, dict[str, list[int]]], pods: int, asked: dict[str, Any], spread: bool, wanted: list[str] | None
+) -> None:
+    flavor = Flavor("f", topology="net", spread=spread)
+    got = place(fabric(room), [asks(pods, flavor=flavor, topology=TopologyRequest(**asked))], rules=MUSTER)
+    there = None if isinstance(got, Misfit) else [f"{one.values[0]} {one.count}" for one in got["w"].domains]
+    assert there == wanted
 
 
 # ---------------------------------------------------------------- JobSet's exclusive placement
