@@ -311,19 +311,23 @@ def test_pods_that_are_done_get_no_nodes_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stands", "done", "found"),
+    ("pods", "stands", "done", "found"),
     [
         # One slice is done, and gave its nodes back; two pods of the other are.
-        (["s0", "s1", "s2", "s3"], 6, [["s0", "s1", "s2", "s4"]]),
-        (["r0", "r1", "r2", "r3", "s0", "s1", "s2", "s3"], 2, [["r0", "r1", "r2", "r3", "s0", "s1", "s2", "s4"]]),
+        (8, ["s0", "s1", "s2", "s3"], 6, [["s0", "s1", "s2", "s4"]]),
+        (8, ["r0", "r1", "r2", "r3", "s0", "s1", "s2", "s3"], 2, [["r0", "r1", "r2", "r3", "s0", "s1", "s2", "s4"]]),
+        # The short one is left.
+        (7, ["s0", "s1", "s3"], 4, [["s0", "s1", "s2"]]),
     ],
 )
-def test_slices_that_are_done_get_no_nodes_again(stands: list[str], done: int, found: list[list[str]]) -> None:
+def test_slices_that_are_done_get_no_nodes_again(
+    pods: int, stands: list[str], done: int, found: list[list[str]]
+) -> None:
     state = town({"r": ["r0", "r1", "r2", "r3"], "s": ["s0", "s1", "s2", "s3", "s4"]})
-    stood = on(gang("one", 8, asked=TopologyRequest(slice_required="rack", slice_size=4)), *stands)
+    stood = on(gang("one", pods, asked=TopologyRequest(slice_required="rack", slice_size=4)), *stands)
     assert stood.admission is not None
     (part,) = stood.admission.pod_sets
-    given = replace(stood.admission, pod_sets=(replace(part, count=8, usage=((GPU, 64),)),))
+    given = replace(stood.admission, pod_sets=(replace(part, count=pods, usage=((GPU, 8 * pods),)),))
     state.apply(Put(replace(stood, admission=given, reclaimable=(("main", done),), lost_nodes=("s3",))))
     lose(state, "s", "s3")
     assert [where for what, _, where in decided(decide(state, 500, 1000)) if what == "Replace"] == found
