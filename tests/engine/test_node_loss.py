@@ -333,6 +333,35 @@ def test_slices_that_are_done_get_no_nodes_again(
     assert [where for what, _, where in decided(decide(state, 500, 1000)) if what == "Replace"] == found
 
 
+@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "leaves"])
+def test_the_short_slice_stands_where_the_rest_of_a_whole_one_had_no_room(leaves: bool) -> None:
+    """Two pods fit on a node, and the second place beside it is another gang's."""
+    state = town({"r": ["n0", "n1", "n2"]})
+    half = PodShape(requests=((GPU, 4),))
+
+    def on_halves(name: str, *hosts: str) -> Workload:
+        of = on(gang(name, len(hosts)), *hosts)
+        asked = TopologyRequest(slice_required=HOST, slice_size=2)
+        assert of.admission is not None
+        (part,) = of.admission.pod_sets
+        given = replace(of.admission, pod_sets=(replace(part, usage=((GPU, 4 * len(hosts)),)),))
+        return replace(of, pod_sets=(PodSet("main", len(hosts), half, topology=asked),), admission=given)
+
+    one = on_halves("one", "n0", "n0", "n1")
+    one = hit(one) if leaves else replace(one, lost_nodes=("n0",))
+    for value in (one, on_halves("other", "n1")):
+        state.apply(Put(value))
+    lose(state, "r", "n0")
+    what = "Claim" if leaves else "Replace"
+    plan = decide(state, 500, 1000)
+    assert decided(plan) == [(what, "one", ["n2", "n2", "n1"])]
+    for decision in plan.decisions:
+        state.apply(Assumed(decision))
+    if leaves:
+        state.apply(Put(released(one, plan)))
+        assert decided(decide(state, 600, 1000)) == [("Admit", "one", ["n2", "n2", "n1"])]
+
+
 @pytest.mark.parametrize(("free", "found"), [(3, 4), (1, 2), (0, None)])
 def test_who_runs_with_fewer_pods_than_it_would_have_claims_for_those(free: int, found: int | None) -> None:
     state = town({"r": [f"n{i}" for i in range(2 + free)]})
