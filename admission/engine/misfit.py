@@ -31,18 +31,20 @@ class Shortfall:
         placeable = self._placeable(part, counts)
         message = ""
         beside: Held = {}
+        room = counts
         if placeable >= part.request.count and len(parts) > 1:
-            left = self._placeable(part, self.fit.thinned(part, self.fit.counts(part, held, None)))
-            if left < part.request.count:
-                placeable, beside = left, held
+            rest = self.fit.thinned(part, self.fit.counts(part, held, None))
+            if (left := self._placeable(part, rest)) < part.request.count:
+                placeable, beside, room = left, held, rest
             else:
                 message = f"its {part.request.count} pods would fit alone, but not beside the other pod sets"
         if (wanted := part.request.pod_set.shape.exclusive) is not None and not message:
-            fit = len(self._own_domains(part, counts))
+            fit = len(self._own_domains(part, room))
             there = len(table.column(wanted.key)[1])
             message = (
                 f"exclusive topology: each child job takes one {wanted.key} to itself, and {fit} of {there} hold the "
-                f"{wanted.pods} pod(s) of one and have no pod of another JobSet"
+                f"{wanted.pods} pod(s) of one{' beside its other pod sets' if beside else ''} and have no pod of "
+                "another JobSet"
             )
             if shape.required is not None:
                 message += f"; the child jobs must be all within one {tree.levels[shape.required]}"

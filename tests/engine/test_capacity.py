@@ -1135,3 +1135,11 @@ def test_gangs_that_only_keep_off_each_other_cost_the_book_nothing() -> None:
         book.count_apart([mark_of(apart)], -1)
         book.settle_apart()
     assert not [name for name in book.table.free if name.startswith("anti-affinity:")]
+
+
+def test_child_jobs_that_have_no_domain_beside_those_of_another_pod_set_are_told_how_many_are_left() -> None:
+    asked = [children(1, 2, name="leader"), children(1, 4, name="worker")]
+    got = place(fabric({"b": {"r": [8]}}), asked, rules=MUSTER)
+    assert isinstance(got, Misfit)
+    assert got.beside
+    assert ", and 0 of 1 hold the 2 pod(s) of one beside its other pod sets and have no pod of" in got.message
