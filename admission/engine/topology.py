@@ -182,8 +182,7 @@ def most(tree: Tree, counts: Ints, shape: Shape) -> int:
     held, short = caps[level], with_short(tree, caps, counts, shape)[level]
     if shape.required is not None:
         return int(np.maximum(held, short).max(initial=0))
-    whole = int(held.sum())
-    return whole if short is held else whole + max(0, int(_gain(held, short).max(initial=0)))
+    return int(held.sum()) + int(_gain(held, short).max(initial=0))
 
 
 _NO_ROOM = -(2**62)
