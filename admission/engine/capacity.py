@@ -97,7 +97,7 @@ def place(
         if known is not None and holds and (explained or not explain or isinstance(known, Placement)):
             return known
     wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
-    left = {} if previous is not None and not rules.pack_against_fragmentation else _in_whole_slices(wanted)
+    left = {} if previous is not None or rules.pack_against_fragmentation else _in_whole_slices(wanted)
     for request in wanted:
         refused = request.pod_set.shape.refused if rules.pack_against_fragmentation else ""
         if request.pod_set.shape.exclusive is not None and not rules.pack_against_fragmentation:
@@ -129,8 +129,8 @@ def place(
 
 
 def _in_whole_slices(wanted: list[PlaceRequest]) -> dict[str, int]:
-    """Where pods are no whole slices, as when some of a gang are done, the last slice gets the room of a whole one. How
-    many there are of these pod sets; `wanted` asks for more."""
+    """Where pods are no whole slices, as when some of a gang are done, Kueue's rule, which knows whole ones alone, gets
+    the last slice the room of one. How many there are of these pod sets; `wanted` asks for more."""
     out: dict[str, int] = {}
     for at, request in enumerate(wanted):
         size = request.pod_set.widest_slice

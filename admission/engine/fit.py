@@ -290,9 +290,10 @@ class Fit:
             fits = tree.known[depth].copy()
             room = np.zeros(len(fits), dtype=np.int64)
             for part in unit:
-                caps = topology.capacities(tree, self.counts(part, held, None)[tree.order], part.shape)[depth]
-                fits &= caps >= part.shape.count
-                room += np.minimum(caps, MOST)
+                counts = self.counts(part, held, None)[tree.order]
+                caps = topology.capacities(tree, counts, part.shape)
+                fits &= topology.with_short(tree, caps, counts, part.shape)[depth] >= part.shape.count
+                room += np.minimum(caps[depth], MOST)
             found = np.flatnonzero(fits)
             for index in found[np.lexsort([found, room[found]])][:CHOICES].tolist():
                 yield domain == index

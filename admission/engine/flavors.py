@@ -1126,10 +1126,8 @@ class _Scan:
             there = [domain for one in near if one.topology is not None for domain in one.topology.domains]
             if not any(domain.values and domain.values[-1] in lost for domain in there):
                 return None  # it stands
-            stood = sum(domain.count for domain in choice.topology.domains)
-            if stood % pod_set.widest_slice == 0:
-                # Pods that are done may have given their nodes back, and slices with them.
-                count = stood
+            # Pods that are done may have given their nodes back.
+            count = sum(domain.count for domain in choice.topology.domains)
         chosen = {got.flavor for got in choice.flavors.values()}
         elastic: list[Flavor] = []
         if self.rules.capacity_unless_elastic:

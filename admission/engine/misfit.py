@@ -31,18 +31,20 @@ class Shortfall:
         placeable = self._placeable(part, counts)
         message = ""
         beside: Held = {}
+        room = counts
         if placeable >= part.request.count and len(parts) > 1:
-            left = self._placeable(part, self.fit.thinned(part, self.fit.counts(part, held, None)))
-            if left < part.request.count:
-                placeable, beside = left, held
+            rest = self.fit.thinned(part, self.fit.counts(part, held, None))
+            if (left := self._placeable(part, rest)) < part.request.count:
+                placeable, beside, room = left, held, rest
             else:
                 message = f"the pods of {part.name} would fit alone, but not beside the other pod sets"
         if (wanted := part.request.pod_set.shape.exclusive) is not None and not message:
-            fit = len(self._own_domains(part, counts))
+            fit = len(self._own_domains(part, room))
             there = len(table.column(wanted.key)[1])
             message = (
                 f"exclusive topology: each child job takes one {wanted.key} to itself, and {fit} of {there} hold the "
-                f"{wanted.pods} pod(s) of one and have no pod of another JobSet"
+                f"{wanted.pods} pod(s) of one{' beside its other pod sets' if beside else ''} and have no pod of "
+                "another JobSet"
             )
             if shape.required is not None:
                 message += f"; the child jobs must be all within one {tree.levels[shape.required]}"
@@ -113,8 +115,7 @@ class Shortfall:
         tree, shape = part.tree, part.shape
         if not len(tree.order):
             return 0
-        caps = topology.capacities(tree, counts[tree.order], shape)[shape.required or 0]
-        placeable = int(caps.max(initial=0)) if shape.required is not None else int(caps.sum())
+        placeable = topology.most(tree, counts[tree.order], shape)
         for key in part.request.pod_set.shape.same_domain:
             codes = self.fit.table.column(key)[0]
             totals = np.bincount(codes[codes >= 0], counts[codes >= 0])

@@ -346,8 +346,9 @@ class TopologyRequest(Value, frozen=True):
 
     @property
     def widest_slice(self) -> int:
-        """Pods of it; 1 where it asks for no slices."""
-        return self.slices[0][1] if self.slices else self.slice_size if self.slice_required else 1
+        """Pods of it, 1 at least: where it asks for no slices, or of no size."""
+        # A Workload may ask in both ways.
+        return max(1, self.slice_size if self.slice_required else 1, *(size for _, size in self.slices[:1]))
 
 
 class Exclusive(Value, frozen=True):
@@ -441,7 +442,7 @@ class PodSet(Value, frozen=True):
 
     @property
     def widest_slice(self) -> int:
-        """Pods of it; 1 where it asks for no slices."""
+        """As of what it asks."""
         return 1 if self.topology is None else self.topology.widest_slice
 
 

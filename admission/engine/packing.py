@@ -71,7 +71,8 @@ class Packing:
             if alone and not shape.slices and (row := self._least_harm(part, trial, shape)) is not None:
                 return [(row, 1)]
             caps, sizes = self.fit.table.capacities(part.filter, part.per_pod, tree, trial, shape)
-            got = topology.pack(tree, caps, shape, self._preferred(part), sizes)
+            short = topology.with_short(tree, caps, trial[tree.order], shape) if shape.slices else caps
+            got = topology.pack(tree, caps, short, shape, self._preferred(part), sizes)
             if got is not None:
                 return [(int(tree.order[leaf]), pods) for leaf, pods in got]
         return None

@@ -30,7 +30,8 @@ from admission.engine.model import Value
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Take = list[tuple[int, int]]
-"""(leaf position, pods), positions ascending."""
+"""(leaf position, pods) in rank order: positions ascending, but for domains around a short last slice, each the last at
+its level."""
 Prefer = Sequence[Callable[[Ints], Ints]]
 """What decides among leaves that hold equally many pods, the most important first: leaf positions -> a number for each,
 smaller first. What is equal in all goes by position."""
@@ -123,7 +124,8 @@ class Shape(Value, frozen=True):
     scattered: bool = False
     """Fill the smallest gaps anywhere, in the fewest nodes of those that are small (unconstrained)."""
     slices: tuple[tuple[int, int], ...] = ()
-    """(depth, size): pods come to a domain of this depth in whole multiples of size."""
+    """(depth, size): pods come to a domain of this depth in whole multiples of size, but for the last ones: where
+    `count` is no multiple, the last slice is short."""
     spread: bool = False
 
 
@@ -131,9 +133,7 @@ def capacities(tree: Tree, counts: Ints, shape: Shape) -> list[Ints]:
     """Per level: how many pods each domain can hold, in whole slices. `counts` per leaf position."""
     slices = dict(shape.slices)
     depth = len(tree.levels) - 1
-    for level in slices:
-        # Of those that lack the label nobody knows which are near each other.
-        counts = np.where(tree.known[level][tree.around[level]], counts, 0)
+    counts = _labelled(tree, counts, shape)
     caps: list[Ints] = [counts] * (depth + 1)
     for level in range(depth, -1, -1):
         if level < depth:
@@ -145,6 +145,65 @@ def capacities(tree: Tree, counts: Ints, shape: Shape) -> list[Ints]:
             here = here // slices[level] * slices[level]
         caps[level] = here
     return caps
+
+
+def _labelled(tree: Tree, counts: Ints, shape: Shape) -> Ints:
+    for level, _ in shape.slices:
+        # Of those that lack the label nobody knows which are near each other.
+        counts = np.where(tree.known[level][tree.around[level]], counts, 0)
+    return counts
+
+
+def with_short(tree: Tree, caps: list[Ints], counts: Ints, shape: Shape) -> list[Ints]:
+    """The same of `caps`, if the short last slice is among the pods: never more than one short slice more than those,
+    and -1 where it has no room. `caps` where all slices are whole."""
+    if not shape.slices or not shape.count % shape.slices[0][1]:
+        return caps
+    slices = dict(shape.slices)
+    depth = len(tree.levels) - 1
+    out = [_labelled(tree, counts, shape)] * (depth + 1)
+    for level in range(depth, -1, -1):
+        here = out[level]
+        if level < depth and len(here := caps[level + 1]):
+            first = tree.first[level]
+            gain = np.maximum.reduceat(_gain(here, out[level + 1]), first)
+            here = np.where(gain > _NO_ROOM, np.add.reduceat(here, first) + gain, -1)
+        if (size := slices.get(level, 1)) > 1:
+            rest = shape.count % size
+            here = np.where(here >= rest, (here - rest) // size * size + rest, -1)
+        out[level] = here
+    return out
+
+
+def most(tree: Tree, counts: Ints, shape: Shape) -> int:
+    """How many of its pods there is room for, in one domain of the level that it requires."""
+    caps = capacities(tree, counts, shape)
+    level = shape.required or 0
+    held, short = caps[level], with_short(tree, caps, counts, shape)[level]
+    if shape.required is not None:
+        return int(np.maximum(held, short).max(initial=0))
+    return int(held.sum()) + int(_gain(held, short).max(initial=0))
+
+
+_NO_ROOM = -(2**62)
+
+
+def _gain(caps: Ints, short: Ints) -> Ints:
+    """By how much more domains hold if the short slice is in them."""
+    return np.where(short < 0, _NO_ROOM, short - caps)
+
+
+def _home(caps: Ints, short: Ints) -> int | None:
+    """Which of these domains gets the short slice: where it takes least of the room for whole ones, then the one with
+    the least room, the last of these."""
+    gain = _gain(caps, short)
+    best = (gain == gain.max()).nonzero()[0] if len(gain) and gain.max() > _NO_ROOM else ()
+    return int(best[short[best] == short[best].min()][-1]) if len(best) else None
+
+
+def _unit(shape: Shape, level: int) -> int:
+    """Pods come to domains of this level in multiples of it."""
+    return next((size for depth, size in shape.slices if depth >= level), 1)
 
 
 def fewest(caps: Ints, want: int) -> list[int] | None:
@@ -185,19 +244,34 @@ def fewest(caps: Ints, want: int) -> list[int] | None:
 
 
 class _Packing:
-    def __init__(self, tree: Tree, caps: list[Ints], prefer: Prefer) -> None:
+    def __init__(self, tree: Tree, caps: list[Ints], short: list[Ints], shape: Shape, prefer: Prefer) -> None:
         self.tree = tree
         self.caps = caps
+        self.short = short
+        self.shape = shape
         self.prefer = prefer
         self.out: Take = []
 
     def among(self, level: int, low: int, high: int, want: int) -> bool:
         """Put `want` pods into domains low..high of a level, as few as possible."""
         caps = self.caps[level][low:high]
-        multiset = fewest(caps, want)
+        rest, home = want % _unit(self.shape, level), -1
+        if rest:
+            short = self.short[level][low:high]
+            enough = (short >= want).nonzero()[0]
+            if len(enough):
+                best = enough[short[enough] == short[enough].min()] + low
+                self.into(level, int(self.first(level, best)[0]), want)
+                return True
+            if (found := _home(caps, short)) is None:
+                return False
+            caps = caps.copy()
+            caps[found] = short[found] - rest
+            home = found + low
+        multiset = fewest(caps, want - rest) if want > rest else []
         if multiset is None:
             return False
-        left = want
+        left = want - rest
         taken: list[tuple[int, int]] = []
         i = 0
         while i < len(multiset):
@@ -215,7 +289,12 @@ class _Packing:
             i += times
         taken.sort()
         for domain, amount in taken:
-            self.into(level, domain, amount)
+            if domain == home:
+                rest += amount
+            else:
+                self.into(level, domain, amount)
+        if rest:
+            self.into(level, home, rest)
         return True
 
     def ranked(self, level: int, domains: Ints) -> Ints:
@@ -275,15 +354,20 @@ class _Packing:
 
 
 def pack(
-    tree: Tree, caps: list[Ints], shape: Shape, prefer: Prefer = (), sizes: Collection[int] | None = None
+    tree: Tree,
+    caps: list[Ints],
+    short: list[Ints],
+    shape: Shape,
+    prefer: Prefer = (),
+    sizes: Collection[int] | None = None,
 ) -> Take | None:
-    """Where the pods go, by the rule against fragmentation; None when they do not all fit. `sizes`: the capacities that
-    leaves have, where they are known."""
+    """Where the pods go, by the rule against fragmentation; None when they do not all fit. `short`: as of `with_short`.
+    `sizes`: the capacities that leaves have, where they are known."""
     if not shape.count:
         return []
     if not len(tree.order):
         return None
-    packing = _Packing(tree, caps, prefer)
+    packing = _Packing(tree, caps, short, shape, prefer)
     leaf = len(tree.levels) - 1
     if shape.required is not None:
         levels = [shape.required]
@@ -294,7 +378,7 @@ def pack(
     else:
         levels = [leaf] if shape.scattered else list(range(leaf, -1, -1))
     for level in levels:
-        held = caps[level]
+        held = short[level]
         if level == leaf and sizes is not None and not shape.spread:
             least = min((size for size in sizes if size >= shape.count), default=0)
             best = (held == least).nonzero()[0] if least else None
@@ -305,13 +389,13 @@ def pack(
         if best is not None:
             domain = int(packing.first(level, best)[0])
             if shape.spread:
-                return spread(tree, caps, level, domain, shape)
+                return spread(tree, caps, short, level, domain, shape)
             packing.into(level, domain, shape.count)
             return packing.out
     if shape.required is not None:
         return None
     if shape.spread:
-        return spread(tree, caps, -1, 0, shape)
+        return spread(tree, caps, short, -1, 0, shape)
     if shape.scattered:
         return _scatter(caps[leaf], shape.count)
     return packing.out if packing.among(0, 0, len(caps[0]), shape.count) else None
@@ -359,15 +443,14 @@ def _scatter(caps: Ints, want: int) -> Take | None:
     return sorted(taken.items())
 
 
-def spread(tree: Tree, caps: list[Ints], level: int, domain: int, shape: Shape) -> Take | None:
+def spread(tree: Tree, caps: list[Ints], short: list[Ints], level: int, domain: int, shape: Shape) -> Take | None:
     """Pods on the emptiest leaves: one after the other to where most room is left. Level -1: the whole tree.
 
     Slices go to the emptiest domains, level by level.
     """
     out: Take = []
-    slices = dict(shape.slices)
     leaf = len(tree.levels) - 1
-    if not slices:
+    if not shape.slices:
         low, high = (
             (0, len(caps[leaf])) if level < 0 else (int(tree.starts[level][domain]), int(tree.ends[level][domain]))
         )
@@ -381,12 +464,24 @@ def spread(tree: Tree, caps: list[Ints], level: int, domain: int, shape: Shape) 
             out.append((domain, amount))
             return
         low, high = (0, len(caps[0])) if level < 0 else (int(tree.first[level][domain]), int(tree.last[level][domain]))
-        unit = max([1, *(size for depth, size in slices.items() if depth >= level + 1)])
-        for child, share in enumerate(level_out(caps[level + 1][low:high] // unit, amount // unit).tolist(), low):
-            if share:
+        unit = _unit(shape, level + 1)
+        below, rest, home = caps[level + 1][low:high], amount % unit, -1
+        if rest:
+            found = _home(below, short[level + 1][low:high])
+            assert found is not None, "a domain holds what its capacity says"
+            below = below.copy()
+            below[found] = short[level + 1][low + found] - rest
+            home = low + found
+        for child, share in enumerate(level_out(below // unit, amount // unit).tolist(), low):
+            if child == home:
+                rest += share * unit
+            elif share:
                 into(level + 1, child, share * unit)
+        if rest:
+            into(level + 1, home, rest)
 
-    held = int(caps[0].sum()) if level < 0 else int(caps[level][domain])
+    gain = int(_gain(caps[0], short[0]).max(initial=_NO_ROOM)) if short is not caps else 0
+    held = int(caps[0].sum()) + gain if level < 0 else int(short[level][domain])
     if held < shape.count:
         return None
     into(level, domain, shape.count)

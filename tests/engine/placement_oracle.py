@@ -152,11 +152,11 @@ def faults(cluster: Cluster, request: PlaceRequest, pods: Mapping[str, int]) -> 
             for node in used:
                 domain = path(cluster, request, node)[: at + 1]
                 totals[domain] = totals.get(domain, 0) + pods[node.name]
-            out.extend(
-                f"{total} pods in {domain}: no slices of {size}"
-                for domain, total in totals.items()
-                if total % size or (level != HOSTNAME and None in domain)
-            )
+            # The last slice is short where the pods are no whole ones.
+            rests = sorted(total % size for total in totals.values() if total % size)
+            if rests != [rest for rest in (request.count % size,) if rest]:
+                out.append(f"{totals}: no slices of {size}")
+            out.extend(f"{level} of {domain} unknown" for domain in totals if level != HOSTNAME and None in domain)
     for key in shape.one_per_domain:
         seen: dict[str, int] = {}
         for node in used:

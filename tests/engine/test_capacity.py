@@ -762,7 +762,7 @@ def test_what_cannot_be_asked_of_a_topology_is_said(rules: Rules, asked: dict[st
     [
         pytest.param(7, 4, [4, 4], [4, 3], id="the last slice is shorter"),
         pytest.param(3, 4, [4, 4], [3], id="it is the only one"),
-        pytest.param(5, 3, [2, 3, 3], [3, 2], id="it has the room of a whole one"),
+        pytest.param(5, 3, [2, 3, 3], [3, 2], id="a whole one has its room"),
         pytest.param(7, 4, [4, 2], None, id="it is not divided"),
     ],
 )
@@ -781,7 +781,7 @@ def test_pods_that_are_no_whole_slices_have_places(
 
 
 @pytest.mark.parametrize(
-    ("kept_out", "others", "detail"), [(True, 0, Detail.NODES_UNUSABLE), (False, 1, Detail.NODES_TAKEN)]
+    ("kept_out", "others", "detail"), [(True, 0, Detail.NODES_UNUSABLE), (False, 2, Detail.NODES_TAKEN)]
 )
 def test_what_nodes_could_take_of_pods_that_are_no_whole_slices_is_no_more_than_there_are(
     kept_out: bool, others: int, detail: Detail
@@ -800,11 +800,46 @@ def test_what_nodes_could_take_of_pods_that_are_no_whole_slices_is_no_more_than_
 def test_of_pods_that_are_no_whole_slices_it_is_not_said_that_there_are_more_that_fit_alone() -> None:
     slices = TopologyRequest(required="rack", group="g", slice_required=HOST, slice_size=4)
     beside = TopologyRequest(required="rack", group="g")
-    sets = [asks(7, topology=slices), asks(1, name="l", topology=beside)]
+    sets = [asks(7, topology=slices), asks(2, name="l", topology=beside)]
     got = place(fabric({"b": {"r": [4, 4]}}), sets, rules=MUSTER)
     assert isinstance(got, Misfit)
     assert got.pods == 7
     assert got.message == "the pods of w would fit alone, but not beside the other pod sets"
+
+
+LAYERS = {"slices": (("rack", 4), (HOST, 2))}
+
+
+@pytest.mark.parametrize(
+    ("room", "pods", "asked", "spread", "wanted"),
+    [
+        pytest.param(
+            {"b": {"r": [3, 4]}}, 7, {"slice_required": HOST, "slice_size": 4}, False, ["r-1 4", "r-0 3"], id="it fits"
+        ),
+        pytest.param(
+            {"b": {"r": [1, 2], "s": [4]}}, 7, LAYERS, False, ["s-0 4", "r-1 2", "r-0 1"], id="a slice in a slice"
+        ),
+        pytest.param({"b": {"r": [2, 1], "s": [3, 1]}}, 7, LAYERS, False, None, id="no room for the whole one"),
+        pytest.param(
+            {"b": {"r": [1, 2], "s": [4]}}, 7, LAYERS, True, ["s-0 4", "r-1 2", "r-0 1"], id="where pods are spread"
+        ),
+        pytest.param(
+            {"b": {"r": [8], "s": [4]}},
+            12,
+            {"slice_required": "rack", "slice_size": 8, "slices": ((HOST, 2),)},
+            True,
+            ["r-0 8", "s-0 4"],
+            id="asked for in both ways",
+        ),
+    ],
+)
+def test_a_short_slice_takes_no_more_room_than_its_pods_and_is_the_last(
+    room: dict[str, dict[str, list[int]]], pods: int, asked: dict[str, Any], spread: bool, wanted: list[str] | None
+) -> None:
+    flavor = Flavor("f", topology="net", spread=spread)
+    got = place(fabric(room), [asks(pods, flavor=flavor, topology=TopologyRequest(**asked))], rules=MUSTER)
+    there = None if isinstance(got, Misfit) else [f"{one.values[0]} {one.count}" for one in got["w"].domains]
+    assert there == wanted
 
 
 # ---------------------------------------------------------------- JobSet's exclusive placement
@@ -1128,3 +1163,11 @@ def test_gangs_that_only_keep_off_each_other_cost_the_book_nothing() -> None:
         book.count_apart([mark_of(apart)], -1)
         book.settle_apart()
     assert not [name for name in book.table.free if name.startswith("anti-affinity:")]
+
+
+def test_child_jobs_that_have_no_domain_beside_those_of_another_pod_set_are_told_how_many_are_left() -> None:
+    asked = [children(1, 2, name="leader"), children(1, 4, name="worker")]
+    got = place(fabric({"b": {"r": [8]}}), asked, rules=MUSTER)
+    assert isinstance(got, Misfit)
+    assert got.beside
+    assert ", and 0 of 1 hold the 2 pod(s) of one beside its other pod sets and have no pod of" in got.message

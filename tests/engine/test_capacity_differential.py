@@ -143,9 +143,10 @@ topology_requests = st.one_of(
 )
 sliced = st.one_of(
     topology_requests,
-    st.builds(TopologyRequest, slice_required=st.sampled_from(["block", "rack", HOST]), slice_size=st.just(2)),
+    st.builds(TopologyRequest, slice_required=st.sampled_from(["block", "rack", HOST]), slice_size=st.integers(2, 4)),
     st.builds(TopologyRequest, required=st.just("block"), slice_required=st.just("rack"), slice_size=st.just(2)),
     st.just(TopologyRequest(slices=(("block", 4), ("rack", 2)))),
+    st.just(TopologyRequest(slices=(("rack", 4), (HOST, 2)))),
 )
 
 
@@ -153,9 +154,6 @@ sliced = st.one_of(
 def requests(draw: st.DrawFn, name: str, affine: bool, most: int = 6) -> PlaceRequest:
     asked = draw(sliced if affine else topology_requests)
     count = draw(st.integers(1, most))
-    if asked is not None and (asked.slice_required or asked.slices):
-        size = asked.slice_size or asked.slices[0][1]
-        count = max(size, count // size * size)
     pod_set = PodSet(name, count, draw(shapes(affine)), topology=asked)
     per_pod = (("cpu", draw(st.sampled_from([1, 0, 2, 3]))), (GPU, draw(st.sampled_from([0, 1, 2]))))
     return PlaceRequest(pod_set, count, per_pod, (FLAVOR,))
@@ -198,8 +196,9 @@ def check(
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(clusters(), requests("a", affine=True))
-def test_one_pod_set_fits_exactly_when_there_is_a_way(cluster: Cluster, request: PlaceRequest) -> None:
+@given(clusters(), requests("a", affine=True), st.booleans())
+def test_one_pod_set_fits_exactly_when_there_is_a_way(cluster: Cluster, request: PlaceRequest, spread: bool) -> None:
+    request = replace(request, flavors=(replace(FLAVOR, spread=spread),))
     got = place(book(cluster), [request], rules=MUSTER)
     asked, shape = request.pod_set.topology, request.pod_set.shape
     inexact = shape.one_per_domain and asked is not None and (asked.slice_required or asked.slices)
@@ -207,6 +206,7 @@ def test_one_pod_set_fits_exactly_when_there_is_a_way(cluster: Cluster, request:
         assert isinstance(got, Placement) == oracle.fits(cluster, [request])
     if isinstance(got, Placement):
         check(cluster, [request], got)
+        assert not oracle.torn(cluster, request, got["a"])
     else:
         assert got.placeable <= request.count
 
@@ -275,10 +275,8 @@ def test_what_kueues_rule_answers_is_sound(
     """It may miss a way, and a way that it finds is one: all pods, room on every node, levels and slices kept."""
     asked = []
     for i, (topology, count, cpu, gpus) in enumerate(rows):
-        size = (topology.slice_size or (topology.slices[0][1] if topology.slices else 1)) if topology else 1
-        whole = max(size, count // size * size)
-        pod_set = PodSet(f"s{i}", whole, topology=topology)
-        asked.append(PlaceRequest(pod_set, whole, (("cpu", cpu), (GPU, gpus)), (FLAVOR,)))
+        pod_set = PodSet(f"s{i}", count, topology=topology)
+        asked.append(PlaceRequest(pod_set, count, (("cpu", cpu), (GPU, gpus)), (FLAVOR,)))
     rules = replace(KUEUE, gates=KUEUE.gates - {"TASProfileMixed"} | gates)
     got = place(book(cluster), asked, rules=rules)
     if isinstance(got, Placement):

@@ -30,9 +30,12 @@ from admission.engine.model import (
     PreemptionPolicy,
     StopPolicy,
     Taint,
+    Topology,
+    TopologyRequest,
     Workload,
 )
 from admission.jobs import values
+from admission.names import HOSTNAME_LABEL
 from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, node, queue, taken
 
 WHOLE = {"gpu": 2}
@@ -754,3 +757,34 @@ def hosts(of: Workload | ClaimRecord | None) -> list[str]:
     admission = None if of is None else of.admission
     where = None if admission is None else admission.pod_sets[0].topology
     return [] if where is None else [domain.values[-1] for domain in where.domains]
+
+
+def in_slices(name: str, local: str, pods: int, size: int, **more: Any) -> Workload:
+    value = gang(name, local, pods, **more)
+    (asked,) = value.pod_sets
+    slices = TopologyRequest(slice_required=HOSTNAME_LABEL, slice_size=size)
+    return replace(value, pod_sets=(replace(asked, topology=slices),))
+
+
+@pytest.mark.parametrize("passed_over", [False, True], ids=["claimed", "set aside"])
+def test_who_takes_what_a_short_slice_leaves_keeps_nobody_back(passed_over: bool) -> None:
+    """Seven pods in slices of four need seven places, and so many are kept for them."""
+    leaves = [queue(name, "root", [("f", {"gpu": quota})]) for name, quota in (("a", 8), ("b", 0), ("c", 1))]
+    net = Topology("net", (HOSTNAME_LABEL,))
+    town = Town(net, Flavor("f", topology="net"), cohort("root", "", []), *leaves, node("n0", gpu=4), node("n1", gpu=4))
+    first = in_slices("first", "a" if passed_over else "b", 4, 4)
+    town.put(first)
+    town.settle()
+    town.put(in_slices("big", "a", 7, 4, created=10))
+    town.cycle()
+    if passed_over:
+        town.now += MUSTER.passed_over_ms + 5 * SECOND
+        town.cycle()
+    assert town.kept() == {("ns", "big")}
+    town.put(gang("small", "c", 1, created=town.now - START))
+    town.cycle()
+    if passed_over:
+        town.remove(Workload, first.key)
+    town.settle()
+    assert "big" in town.admitted()
+    assert max(town.evictions.values(), default=0) <= 1

@@ -311,22 +311,55 @@ def test_pods_that_are_done_get_no_nodes_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stands", "done", "found"),
+    ("pods", "stands", "done", "found"),
     [
         # One slice is done, and gave its nodes back; two pods of the other are.
-        (["s0", "s1", "s2", "s3"], 6, [["s0", "s1", "s2", "s4"]]),
-        (["r0", "r1", "r2", "r3", "s0", "s1", "s2", "s3"], 2, [["r0", "r1", "r2", "r3", "s0", "s1", "s2", "s4"]]),
+        (8, ["s0", "s1", "s2", "s3"], 6, [["s0", "s1", "s2", "s4"]]),
+        (8, ["r0", "r1", "r2", "r3", "s0", "s1", "s2", "s3"], 2, [["r0", "r1", "r2", "r3", "s0", "s1", "s2", "s4"]]),
+        # The short one is left.
+        (7, ["s0", "s1", "s3"], 4, [["s0", "s1", "s2"]]),
     ],
 )
-def test_slices_that_are_done_get_no_nodes_again(stands: list[str], done: int, found: list[list[str]]) -> None:
+def test_slices_that_are_done_get_no_nodes_again(
+    pods: int, stands: list[str], done: int, found: list[list[str]]
+) -> None:
     state = town({"r": ["r0", "r1", "r2", "r3"], "s": ["s0", "s1", "s2", "s3", "s4"]})
-    stood = on(gang("one", 8, asked=TopologyRequest(slice_required="rack", slice_size=4)), *stands)
+    stood = on(gang("one", pods, asked=TopologyRequest(slice_required="rack", slice_size=4)), *stands)
     assert stood.admission is not None
     (part,) = stood.admission.pod_sets
-    given = replace(stood.admission, pod_sets=(replace(part, count=8, usage=((GPU, 64),)),))
+    given = replace(stood.admission, pod_sets=(replace(part, count=pods, usage=((GPU, 8 * pods),)),))
     state.apply(Put(replace(stood, admission=given, reclaimable=(("main", done),), lost_nodes=("s3",))))
     lose(state, "s", "s3")
     assert [where for what, _, where in decided(decide(state, 500, 1000)) if what == "Replace"] == found
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "leaves"])
+def test_the_short_slice_stands_where_the_rest_of_a_whole_one_had_no_room(leaves: bool) -> None:
+    """Two pods fit on a node, and the second place beside it is another gang's."""
+    state = town({"r": ["n0", "n1", "n2"]})
+    half = PodShape(requests=((GPU, 4),))
+
+    def on_halves(name: str, *hosts: str) -> Workload:
+        of = on(gang(name, len(hosts)), *hosts)
+        asked = TopologyRequest(slice_required=HOST, slice_size=2)
+        assert of.admission is not None
+        (part,) = of.admission.pod_sets
+        given = replace(of.admission, pod_sets=(replace(part, usage=((GPU, 4 * len(hosts)),)),))
+        return replace(of, pod_sets=(PodSet("main", len(hosts), half, topology=asked),), admission=given)
+
+    one = on_halves("one", "n0", "n0", "n1")
+    one = hit(one) if leaves else replace(one, lost_nodes=("n0",))
+    for value in (one, on_halves("other", "n1")):
+        state.apply(Put(value))
+    lose(state, "r", "n0")
+    what = "Claim" if leaves else "Replace"
+    plan = decide(state, 500, 1000)
+    assert decided(plan) == [(what, "one", ["n2", "n2", "n1"])]
+    for decision in plan.decisions:
+        state.apply(Assumed(decision))
+    if leaves:
+        state.apply(Put(released(one, plan)))
+        assert decided(decide(state, 600, 1000)) == [("Admit", "one", ["n2", "n2", "n1"])]
 
 
 @pytest.mark.parametrize(("free", "found"), [(3, 4), (1, 2), (0, None)])

@@ -83,6 +83,33 @@ def test_a_gang_of_slices_gets_as_many_as_are_whole(least: int, room: int, pods:
     assert (None if got is None else got.pods) == pods
 
 
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE], ids=["muster", "kueue"])
+def test_slices_of_no_size_are_refused_whatever_may_be_left_out(rules: Rules) -> None:
+    town = Town(*on_nodes(n0=9), Topology("net", (HOSTNAME_LABEL,)), Flavor("f", topology="net"), rules=rules)
+    value = may_shrink(gang("sliced", "a", 4), 1)
+    (asked,) = value.pod_sets
+    slices = TopologyRequest(slice_required=HOSTNAME_LABEL)
+    town.put(replace(value, pod_sets=(replace(asked, topology=slices),)))
+    town.cycle()
+    told = town.state.explain(value.key)
+    assert told is not None
+    assert [one.message for one in told.why.misfits] == ["slice topology requested, but slice size not provided"]
+
+
+def test_who_asks_for_slices_in_both_ways_gets_as_many_as_are_whole_of_the_widest() -> None:
+    net = Topology("net", ("rack", HOSTNAME_LABEL))
+    there = replace(node("n0", gpu=13), labels=((HOSTNAME_LABEL, "n0"), ("rack", "r")))
+    town = Town(*on_nodes(), there, net, Flavor("f", topology="net"))
+    value = may_shrink(gang("sliced", "a", 16), 1)
+    (asked,) = value.pod_sets
+    slices = TopologyRequest(slice_required="rack", slice_size=8, slices=((HOSTNAME_LABEL, 2),))
+    town.put(replace(value, pod_sets=(replace(asked, topology=slices),)))
+    town.cycle()
+    got = town.gang("sliced").admission
+    assert got is not None
+    assert got.pods == 8
+
+
 QUOTA = [*elastic("f"), queue("a", "", [("f", {"gpu": 6})])]
 # A gang of `b` waits for one that does not end, and half of the cohort is kept for it.
 BESIDE = [*elastic("f"), queue("a", "root", [("f", {"gpu": 6})]), queue("b", "root", [("f", {"gpu": Quota(6, 0)})])]
