@@ -719,16 +719,17 @@ class Actuator:
                 because = "What is added to its pods was changed after its reservation; it is reserved anew"
                 await self._evict_as_it_is(key, job, seen, lifecycle.EvictWorkload("OutOfSync", because))
                 return
+        flavors = self._flavors(value.admission.pod_sets)
         started = pins.start(
             KIND_OF[key[0]],
             raw,
             seen.uid,
             value.admission,
-            self._flavors(value.admission.pod_sets),
+            flavors,
             self._names,
             can_rank=self.options.can_rank,
             checks=value.checks,
-            tainted=self._world.tainted_flavors(),
+            tainted=self._world.tainted_flavors(flavors.values()),
         )
         if started.problems:
             # What was reserved is not what the job asks for now: reserve anew.

@@ -1080,8 +1080,11 @@ class Controller:
         if key[0] == ORPHAN and key[1:] not in self.world.workloads:
             self._failures.pop(key, None)
             return
+        self.jobs.add_after(key, self._wait_after(key, base_s, most_s))
+
+    def _wait_after(self, key: JobKey, base_s: float, most_s: float) -> float:
         count = self._failures[key] = self._failures.get(key, 0) + 1
-        self.jobs.add_after(key, min(most_s, base_s * 2.0 ** min(count - 1, 16)))
+        return float(min(most_s, base_s * 2 ** min(count - 1, 16)))
 
     def _refused(self, key: JobKey, error: Exception) -> None:
         job = self.world.jobs.get(key)

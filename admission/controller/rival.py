@@ -30,6 +30,9 @@ ANSWER_S = 5.0
 """So long a search for others may take ..."""
 TRIES = 3
 """... and so often it is tried where none was ever seen: a Lease is not left alone because nobody answers that."""
+NOES = 3
+"""In so many looks in a row one that leads has to be without the rights: an API server that begins, or a role that is
+written anew, says so once, and then two would lead."""
 WATCH_S = 30.0
 """Between two looks while this one leads."""
 STALE_MS = 120_000
@@ -176,6 +179,8 @@ class Others:
         self._seen: dict[str, Rival] = {}
         self._refused: dict[str, str] = {}
         """Namespaces whose Leases count for nothing, and the holders of these."""
+        self._noes: dict[str, int] = {}
+        """For how many looks in a row a namespace was said to have no rights."""
         self._told = False
         """That they may not be looked for."""
 
@@ -248,7 +253,8 @@ class Others:
                 rival.unheard()
             return None
         for namespace, may_lead in counts.items():
-            if not may_lead:
+            self._noes[namespace] = 0 if may_lead else self._noes.get(namespace, 0) + 1
+            if not may_lead and (namespace not in self._seen or self._noes[namespace] >= NOES):
                 if namespace not in self._refused:
                     log.warning(
                         "a Lease of this name elsewhere counts for nothing: no controller there has the rights",

@@ -233,6 +233,8 @@ class World:
         """Of the latter, on which nobody stood when they were looked at last."""
         self._silence = Silence()
         self._silent = False
+        self._began = 0
+        """When a gang was first looked at; ms since the epoch."""
         self._expelling: dict[str, dict[Taint, int]] = {}
         """Taints that somebody put on a node that is well, to have pods off it, and when they were seen to come; ms
         since the epoch, 0: they may have been there for long."""
@@ -920,10 +922,10 @@ class World:
         discard(self._expelling_alike, frozenset(taints), node)
         return taints
 
-    def tainted_flavors(self) -> set[str]:
-        """Elastic flavors of which some node has a taint that takes their pods off it (but those of nodes that are
-        lost)."""
-        return {name for name, one in self.state.flavors.items() if one.elastic and self._some_node_expels(one)}
+    def tainted_flavors(self, flavors: Iterable[Flavor]) -> set[str]:
+        """Those of them that are elastic, and of which some node has a taint that takes their pods off it (but those of
+        nodes that are lost)."""
+        return {one.name for one in flavors if one.elastic and self._some_node_expels(one)}
 
     def _some_node_expels(self, flavor: Flavor) -> bool:
         wanted = set(flavor.node_labels)
@@ -999,6 +1001,7 @@ class World:
 
     def sight(self, key: JobKey, now: int) -> Sight:
         """All that `lifecycle.next_step` needs to know of a job."""
+        self._began = self._began or now
         job = self.jobs.get(key)
         seen = self.workload_of(key)
         workload = seen.view if seen is not None else None
@@ -1624,7 +1627,8 @@ class World:
                     if borne is not None and borne.seconds is None:
                         continue
                     # Where kube-scheduler chooses, it would choose that node again.
-                    if borne is not None and given.topology is None and since <= value.admitted_at:
+                    came = since or self._began
+                    if borne is not None and given.topology is None and came <= value.admitted_at:
                         continue
                     due = 0 if borne is None else max(since, value.admitted_at) + 500 * max(0, borne.seconds or 0)
                     if now >= due:

@@ -452,7 +452,7 @@ class Client:
         return self._beside[urgent] if urgent else self._unary, self._streams
 
     def _session(self, *, limit: int, requests: bool = True) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
+        connector = (_Connector if requests else aiohttp.TCPConnector)(
             limit=limit,
             ssl=self._who.tls if self._who.tls is not None else True,
             keepalive_timeout=30.0,
@@ -964,6 +964,16 @@ class Client:
             if not status:
                 self._count("WATCH", path, 0, loop.time() - started, late=isinstance(error, TimeoutError))
             raise Unavailable(0, "StreamBroken", f"{path}: {type(error).__name__} {error}", ambiguous=False) from error
+
+
+class _Connector(aiohttp.TCPConnector):
+    """A connection on which a request was given up ends at once. By TLS it would wait for the other side's goodbye, and
+    what was not sent yet would be sent meanwhile. (No public switch exists.)"""
+
+    def _release(self, key: Any, protocol: Any, *, should_close: bool = False) -> None:
+        if should_close and protocol.transport is not None:
+            protocol.transport.abort()
+        super()._release(key, protocol, should_close=should_close)
 
 
 def _socket(address: aiohttp.AddrInfoType, taken_within: float | None = None) -> socket.socket:

@@ -223,6 +223,23 @@ def test_of_two_that_lead_one_stays(home: str, has_rights: bool, ends: bool) -> 
     virtually(main)
 
 
+def test_who_leads_is_believed_though_it_is_once_said_to_have_no_rights() -> None:
+    """As by an API server that has just begun, or while its role is written anew."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def may_lead(namespace: str) -> bool:
+            return namespace == "home" or not 50 < loop.time() < 56
+
+        others = Others(Leases({"default": lease}), "home", "muster-controller", may_lead, clock=loop.time)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(others.gone(), 300)
+        assert others.why() != ""
+
+    virtually(main)
+
+
 @pytest.mark.parametrize("lapses", [True, False])
 def test_who_has_lost_the_rights_since_it_led_is_believed_no_more(lapses: bool) -> None:
     """Muster was removed from there, and whoever may edit the namespace writes a Lease of its name."""

@@ -1166,15 +1166,18 @@ def test_a_gang_that_bears_a_taint_for_a_while_is_stopped_before_its_pods_are_de
 
 
 @pytest.mark.parametrize(
-    ("admitted_at", "named", "lost"),
+    ("admitted_at", "named", "seen_at", "lost"),
     [
-        (5000, False, False),  # kube-scheduler would choose that node again, and the job never come to its end
-        (4999, False, True),
-        (4999, True, False),  # who is on such a flavor for a while means to be
+        (5000, False, 5000, False),  # kube-scheduler would choose that node again, and the job never come to its end
+        (4999, False, 5000, True),
+        (4999, True, 5000, False),  # who is on such a flavor for a while means to be
+        # A controller that has just begun: it may have come since, and who comes back stays.
+        (4999, False, 0, True),
+        (5000, False, 0, False),
     ],
 )
 def test_a_taint_that_was_there_or_that_the_flavor_names_is_borne_for_as_long_as_is_said(
-    admitted_at: int, named: bool, lost: bool
+    admitted_at: int, named: bool, seen_at: int, lost: bool
 ) -> None:
     setting = Setting()
     world, taint = setting.world, Taint("repair", "now", "NoExecute")
@@ -1183,8 +1186,10 @@ def test_a_taint_that_was_there_or_that_the_flavor_names_is_borne_for_as_long_as
     part = PodSet("main", 2, PodShape(tolerations=(Toleration("repair", "Exists", seconds=60),)))
     world.workload_seen(seen(replace(HOLDS, admission=given, admitted_at=admitted_at, pod_sets=(part,))))
     well = Node("n1", allocatable=(("gpu.example/gpu", 4),))
-    world.node_seen(well)
-    world.node_seen(replace(well, taints=(taint,)), 5000)
+    if seen_at:
+        world.node_seen(well)
+    world.node_seen(replace(well, taints=(taint,)), seen_at)
+    world.sight(KEY, 5000)
     world.pod_seen(pod("a", node="n1"))
     assert bool(world.sight(KEY, 5000 + 30_000).tainted) == lost
 
@@ -1887,13 +1892,14 @@ def test_which_flavors_have_nodes_that_take_pods_off() -> None:
 
     taint("a", "NoExecute")
     taint("b", "NoSchedule")
-    assert setting.world.tainted_flavors() == {"a", "f"}
+    assert setting.world.tainted_flavors(setting.state.flavors.values()) == {"a", "f"}
+    assert setting.world.tainted_flavors([setting.state.flavors["f"]]) == {"f"}, "nobody else starts there"
     taint("b", "NoExecute")
-    assert setting.world.tainted_flavors() == {"a", "b", "f"}
+    assert setting.world.tainted_flavors(setting.state.flavors.values()) == {"a", "b", "f"}
     taint("a", "")
-    assert setting.world.tainted_flavors() == {"b", "f"}
+    assert setting.world.tainted_flavors(setting.state.flavors.values()) == {"b", "f"}
     setting.world.node_gone("n-b")
-    assert setting.world.tainted_flavors() == set()
+    assert setting.world.tainted_flavors(setting.state.flavors.values()) == set()
 
 
 def test_what_is_looked_at_of_the_nodes_of_one_taint_at_each_start_is_that_taint(
@@ -1915,7 +1921,7 @@ def test_what_is_looked_at_of_the_nodes_of_one_taint_at_each_start_is_that_taint
     for i in range(1000):
         labels = (("pool", "ab"[i % 2]), (HOSTNAME_LABEL, f"n{i}"))
         setting.world.node_seen(Node(f"n{i}", labels=labels, taints=(Taint("spot", "", "NoExecute"),)))
-    assert setting.world.tainted_flavors() == set()
+    assert setting.world.tainted_flavors(setting.state.flavors.values()) == set()
     assert len(looked_at) <= 3
 
 
@@ -1936,7 +1942,7 @@ def test_a_taint_that_all_pods_of_a_flavor_bear_for_good_takes_none_of_them_off(
     setting = Setting()
     setting.state.apply(Put(Flavor("spot", node_labels=(("pool", "spot"),), elastic=True, **bears)))
     setting.world.node_seen(Node("n1", labels=(("pool", "spot"),), taints=(Taint("spot", "", "NoExecute"),)))
-    assert ("spot" in setting.world.tainted_flavors()) == tainted
+    assert ("spot" in setting.world.tainted_flavors(setting.state.flavors.values())) == tainted
 
 
 def test_a_place_is_come_back_to_by_who_waited_alone() -> None:

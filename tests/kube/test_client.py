@@ -9,7 +9,7 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -337,14 +337,39 @@ SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux can be told, and asked")
+@asynccontextmanager
+async def cut_off_from(folder: Path, *, tls: bool, write_timeout: float) -> AsyncIterator[tuple[Server, Client]]:
+    if not tls:
+        async with Server() as server, Client.plain(server.url, write_timeout=write_timeout) as client:
+            yield server, client
+        return
+    authority = Authority(folder, plain=False)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*authority.server("server"))
+    async with Server(context) as server:
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "a",
+            "contexts": [{"name": "a", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": server.url, "certificate-authority": "ca.crt"}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        }
+        (folder / "kubeconfig").write_text(json.dumps(config))
+        who = (await Client.from_kubeconfig(str(folder / "kubeconfig")))._who
+        async with Client(who, write_timeout=write_timeout) as client:
+            yield server, client
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
 @pytest.mark.parametrize("pushed_back", [False, True])
 async def test_a_write_that_was_given_up_while_the_line_was_cut_does_not_come_when_it_is_back(
-    server: Server, pushed_back: bool
+    tmp_path: Path, tls: bool, pushed_back: bool
 ):
     """Else the kernel of a former leader's machine would send it for minutes after another has begun to lead; or, of
     one that was sent when half of its time was over, for as long as all of it."""
-    server.put("x")
-    async with Client.plain(server.url, write_timeout=2.0) as client:
+    async with cut_off_from(tmp_path, tls=tls, write_timeout=2.0) as (server, client):
+        server.put("x")
         await client.get(X)
         line = server.requests[-1].transport.get_extra_info("socket")
         at = f"0100007F:{line.getpeername()[1]:04X}"
