@@ -179,6 +179,8 @@ class Others:
         self._seen: dict[str, Rival] = {}
         self._refused: dict[str, str] = {}
         """Namespaces whose Leases count for nothing, and the holders of these."""
+        self._led: set[str] = set()
+        """Namespaces that had the rights once: they are asked about for as long as there is a Lease."""
         self._noes: dict[str, int] = {}
         """For how many looks in a row a namespace was said to have no rights."""
         self._told = False
@@ -212,14 +214,15 @@ class Others:
                 if first < self._home or not await self._may_lead(self._home):
                     raise RivalLeads(self.why())
 
-    async def _counts(self, namespace: str) -> bool:
-        """May a controller of this namespace lead? Of one that is known what was said last, where nobody answers."""
+    async def _counts(self, namespace: str) -> bool | None:
+        """May a controller of this namespace lead? None where nobody answers: of one that is known that changes
+        nothing."""
         try:
             return await self._may_lead(namespace)
         except (ApiError, TimeoutError):
             if namespace not in self._seen:
                 raise
-            return True
+            return None
 
     async def _lead(self) -> bool | None:
         """A look: does one lead? None where nobody answers."""
@@ -239,7 +242,7 @@ class Others:
                     for where, holder in holders.items()
                     if where != self._home
                     and (holder or where not in self._seen)
-                    and self._refused.get(where) != holder
+                    and (where in self._led or self._refused.get(where) != holder)
                 )
                 counts = {where: await self._counts(where) for where in asked}
         except Forbidden as error:
@@ -253,6 +256,8 @@ class Others:
                 rival.unheard()
             return None
         for namespace, may_lead in counts.items():
+            if may_lead is None:
+                continue
             self._noes[namespace] = 0 if may_lead else self._noes.get(namespace, 0) + 1
             if not may_lead and (namespace not in self._seen or self._noes[namespace] >= NOES):
                 if namespace not in self._refused:
@@ -264,6 +269,7 @@ class Others:
                 self._refused[namespace] = holders[namespace]
                 self._seen.pop(namespace, None)
             elif namespace not in self._seen:
+                self._led.add(namespace)
                 self._seen[namespace] = Rival(
                     self._client, namespace, self._name, who="another Muster", clock=self._clock, sleep=self._sleep
                 )

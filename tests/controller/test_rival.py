@@ -224,18 +224,21 @@ def test_of_two_that_lead_one_stays(home: str, has_rights: bool, ends: bool) -> 
 
 
 def test_who_leads_is_believed_though_it_is_once_said_to_have_no_rights() -> None:
-    """As by an API server that has just begun, or while its role is written anew."""
+    """As by an API server that has just begun, or while its role is written anew; and again when it has them again."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
 
         async def may_lead(namespace: str) -> bool:
-            return namespace == "home" or not 50 < loop.time() < 56
+            return namespace == "home" or not (50 < loop.time() < 56 or 400 < loop.time() < 500)
 
         others = Others(Leases({"default": lease}), "home", "muster-controller", may_lead, clock=loop.time)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(others.gone(), 300)
         assert others.why() != ""
+        await asyncio.wait_for(others.gone(), 200)
+        with pytest.raises(RivalLeads):
+            await asyncio.wait_for(others.watch(), 600)
 
     virtually(main)
 

@@ -336,7 +336,6 @@ async def test_a_watch_asks_whether_the_other_machine_is_there(server: Server, c
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux can be told, and asked")
 @asynccontextmanager
 async def cut_off_from(folder: Path, *, tls: bool, write_timeout: float) -> AsyncIterator[tuple[Server, Client]]:
     if not tls:
@@ -361,6 +360,7 @@ async def cut_off_from(folder: Path, *, tls: bool, write_timeout: float) -> Asyn
             yield server, client
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux can be told, and asked")
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
 @pytest.mark.parametrize("pushed_back", [False, True])
 async def test_a_write_that_was_given_up_while_the_line_was_cut_does_not_come_when_it_is_back(
