@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from admission.controller.actuate import Actuator
+from admission.controller.app import Controller
 from admission.controller.lifecycle import EvictWorkload
 from admission.engine.model import Admission, Assumed, Domain, PodSetAssignment, Replace, TopologyAssignment
 from admission.kube.client import Forbidden, Unavailable
 from tests.controller.lab import World, admission, condition, job, workload
 from tests.controller.test_follows import JOBS, WORKLOADS, a_town, change, holds, its_workload, reads
 from tests.controller.test_keep import NODE, running, until
+
+CANNOT_START = EvictWorkload("Deactivated", "Cannot start: why", deactivate=True, cause="AdmissionCheck")
+
+
+async def admitted(world: World) -> str:
+    """The Job `train` is admitted: the name of its Workload."""
+    await a_town(world, 16)
+    owner = await world.put(job("train", "main"))
+    status = {"conditions": [condition(kind, True, kind, "") for kind in ("QuotaReserved", "Admitted")]}
+    made = await world.put(workload(owner, {**status, "admission": admission("n")}, queue="main"))
+    return str(made["metadata"]["name"])
+
+
+@asynccontextmanager
+async def informed(world: World) -> AsyncIterator[Controller]:
+    """A controller that knows the job and its Workload, and does nothing by itself."""
+    async with running(world, leads=False) as controller:
+
+        async def known() -> bool:
+            return bool(controller.world.workloads and controller.world.jobs)
+
+        await until(known)
+        yield controller
 
 
 async def test_a_start_that_may_still_come_keeps_its_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,10 +138,7 @@ async def test_who_is_switched_off_is_told_what_for_though_that_got_no_answer(
     world: World, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
     """No object says that but the condition, which is written next."""
-    await a_town(world, 16)
-    owner = await world.put(job("train", "main"))
-    status = {"conditions": [condition(kind, True, kind, "") for kind in ("QuotaReserved", "Admitted")]}
-    name = (await world.put(workload(owner, {**status, "admission": admission("n")}, queue="main")))["metadata"]["name"]
+    name = await admitted(world)
     send = world.client.merge_patch
 
     async def merge_patch(path: str, patch: dict[str, Any], **options: Any) -> Any:
@@ -124,17 +146,11 @@ async def test_who_is_switched_off_is_told_what_for_though_that_got_no_answer(
             await send(path, patch, **options)
         raise Unavailable(0, "NoAnswer", "the connection broke")
 
-    async with running(world, leads=False) as controller:
-
-        async def known() -> bool:
-            return bool(controller.world.workloads and controller.world.jobs)
-
-        await until(known)
+    async with informed(world) as controller:
         monkeypatch.setattr(world.client, "merge_patch", merge_patch)
         monkeypatch.setattr(world.client, "write_timeout", 0.2)
-        step = EvictWorkload("Deactivated", "Cannot start: why", deactivate=True, cause="AdmissionCheck")
         with nullcontext() if applied else pytest.raises(Unavailable):
-            await controller.actuator.take(("Job", "ml", "train"), step)
+            await controller.actuator.take(("Job", "ml", "train"), CANNOT_START)
     raw = await world.client.get(f"{WORKLOADS}/{name}")
     told = [(one["reason"], one["message"]) for one in raw["status"]["conditions"] if one["type"] == "Evicted"]
     assert told == ([("DeactivatedDueToAdmissionCheck", "Cannot start: why")] if applied else [])
@@ -145,10 +161,7 @@ async def test_who_may_not_look_what_became_of_a_write_looks_seldom(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many may be waiting as there are workers, on an API server that is in trouble as it is."""
-    await a_town(world, 16)
-    owner = await world.put(job("train", "main"))
-    status = {"conditions": [condition(kind, True, kind, "") for kind in ("QuotaReserved", "Admitted")]}
-    await world.put(workload(owner, {**status, "admission": admission("n")}, queue="main"))
+    await admitted(world)
     loop, raw = asyncio.get_running_loop(), world.client.raw
     looks: list[float] = []
 
@@ -161,18 +174,12 @@ async def test_who_may_not_look_what_became_of_a_write_looks_seldom(
         looks.append(loop.time())
         raise Forbidden(403, "Forbidden", "not now")
 
-    async with running(world, leads=False) as controller:
-
-        async def known() -> bool:
-            return bool(controller.world.workloads and controller.world.jobs)
-
-        await until(known)
+    async with informed(world) as controller:
         monkeypatch.setattr(world.client, "merge_patch", merge_patch)
         monkeypatch.setattr(world.client, "raw", refused)
         monkeypatch.setattr(world.client, "write_timeout", 0.0)
-        step = EvictWorkload("Deactivated", "Cannot start: why", deactivate=True, cause="AdmissionCheck")
         with pytest.raises(Unavailable):
-            await controller.actuator.take(("Job", "ml", "train"), step)
+            await controller.actuator.take(("Job", "ml", "train"), CANNOT_START)
     assert len(looks) == 4
     assert all(later - one > 0.5 for one, later in pairwise(looks))
 

@@ -2623,6 +2623,17 @@ def test_whose_class_is_called_otherwise_has_not_lost_its_devices(
     assert world.state.drift() == []
 
 
+def one_pod_runs(world: World, name: str, admitted_at: int, asked: tuple[tuple[str, int], ...]) -> None:
+    """A gang of one pod, on n1, which asks for this."""
+    world.job_seen(replace(JOB, name=name, uid=name))
+    at_n1 = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 1),))
+    given = Admission("q", (replace(ON_N1, count=1, usage=asked, topology=at_n1),))
+    held = replace(HOLDS, name=name, uid=name, job_uid=name, admitted_at=admitted_at, admission=given)
+    world.workload_seen(seen(replace(held, pod_sets=(PodSet("main", 1, PodShape(requests=asked)),))))
+    usage = PodUsage(("ns", name), name, "n1", asked, workload_uid=name)
+    world.pod_seen(pod(name, workload_uid=name, owner_uid=name, held_by=name, usage=usage))
+
+
 @pytest.mark.parametrize(
     ("there", "gone", "lost"),
     [
@@ -2648,13 +2659,7 @@ def test_of_listed_devices_it_is_known_whose_is_gone(
     world.devices_changed(None, whole)
     asked = ((GPU, 2),)
     for at, name in enumerate(("old", "new")):
-        world.job_seen(replace(JOB, name=name, uid=name))
-        at_n1 = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 1),))
-        given = Admission("q", (replace(ON_N1, count=1, usage=asked, topology=at_n1),))
-        held = replace(HOLDS, name=name, uid=name, job_uid=name, admitted_at=at, admission=given)
-        world.workload_seen(seen(replace(held, pod_sets=(PodSet("main", 1, PodShape(requests=asked)),))))
-        usage = PodUsage(("ns", name), name, "n1", asked, workload_uid=name)
-        world.pod_seen(pod(name, workload_uid=name, owner_uid=name, held_by=name, usage=usage))
+        one_pod_runs(world, name, at, asked)
         holds = tuple((whole.pool, one.name) for one in every[2 * at : 2 * at + 2])
         claim = devices.Claim("ns", name, holds, (name, name), True, devices.Asks((("gpu", 2),)))
         world.devices_changed(None, claim)
@@ -2712,13 +2717,7 @@ def test_of_devices_of_several_kinds_it_is_known_which_are_gone(
         world.devices_changed(None, one)
     amounts = dict(asked)
     for at, name in enumerate(("old", "new")):
-        world.job_seen(replace(JOB, name=name, uid=name))
-        at_n1 = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 1),))
-        given = Admission("q", (replace(ON_N1, count=1, usage=asked, topology=at_n1),))
-        held = replace(HOLDS, name=name, uid=name, job_uid=name, admitted_at=at, admission=given)
-        world.workload_seen(seen(replace(held, pod_sets=(PodSet("main", 1, PodShape(requests=asked)),))))
-        usage = PodUsage(("ns", name), name, "n1", asked, workload_uid=name)
-        world.pod_seen(pod(name, workload_uid=name, owner_uid=name, held_by=name, usage=usage))
+        one_pod_runs(world, name, at, asked)
         asks = devices.Asks(tuple((kinds[of], amounts[of]) for of in by_claims))
         shares = zip(whole, asks.devices, strict=True)
         holds = tuple((of.pool, one.name) for of, (_, n) in shares for one in of.devices[at * n : (at + 1) * n])
