@@ -12,6 +12,7 @@ binary (JobSet's CRDs and webhooks, kwok's stages) are copied from the module be
     python -m e2e.build --kubernetes 1.37             all that `make e2e KUBERNETES=1.37` asks for
     python -m e2e.build kueue-runner minimalkueue     Kueue's own benchmark, for `make bench-kueue`
     python -m e2e.build kueue        Kueue itself, for the way there and back (e2e/test_migrate.py)
+    python -m e2e.build kueuectl     its command line, for Kueue mode (e2e/test_kueue_tools.py)
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ MODULES = (
         "sigs.k8s.io/kueue",
         {
             "kueue": "./cmd/kueue",
+            "kueuectl": "./cmd/kueuectl",
             "kueue-runner": "./test/performance/scheduler/runner",
             "minimalkueue": "./test/performance/scheduler/minimalkueue",
             "minimalkueue-unlimited": "./test/performance/scheduler/minimalkueue",

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from admission.cli import cli
+from admission.names import Names
 from admission.sandbox.play import free_port
 from e2e.api_client import ApiError, condition
 from e2e.control_plane import ControlPlane
@@ -26,13 +27,14 @@ API_SERVICE = f"{NAMES.version}.visibility.{NAMES.group}"
 
 
 @contextlib.contextmanager
-def aggregated(cp: ControlPlane, port: int) -> Iterator[None]:
+def aggregated(cp: ControlPlane, port: int, names: Names = NAMES) -> Iterator[None]:
     """What the chart makes, with a Service that leads to a process on this machine."""
-    cp.apply([service(port), api_service(port)])
+    made = api_service(port, names)
+    cp.apply([service(port), made])
     try:
         yield
     finally:
-        cp.delete("apiservices", API_SERVICE)
+        cp.delete("apiservices", made["metadata"]["name"])
         cp.delete("services", "muster-web", HOME)
 
 
@@ -42,14 +44,14 @@ def service(port: int) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 
-def api_service(port: int) -> dict[str, Any]:
+def api_service(port: int, names: Names = NAMES) -> dict[str, Any]:
     return {
         "apiVersion": "apiregistration.k8s.io/v1",
         "kind": "APIService",
-        "metadata": {"name": API_SERVICE},
+        "metadata": {"name": f"{names.version}.visibility.{names.group}"},
         "spec": {
-            "group": f"visibility.{NAMES.group}",
-            "version": NAMES.version,
+            "group": f"visibility.{names.group}",
+            "version": names.version,
             "groupPriorityMinimum": 100,
             "versionPriority": 100,
             "service": {"name": "muster-web", "namespace": HOME, "port": port},
