@@ -1,9 +1,12 @@
 """From a step or a decision to the one write that carries it out.
 
-Each write carries what it was decided on (resourceVersion or uid), so that a write decided on an old sight fails
-instead of landing, a former leader's too. The answer of a write is laid over the informer's copy at once: the next
-look at the job sees what was just written. Errors are the caller's: `Conflict` and `NotFound` mean "look again". A
-write of a Workload's status that got no clear answer is not over, for the caller, before it is known what became of it.
+Each write names what it was decided on (resourceVersion or uid), so that one decided on an old version fails instead of
+being applied, also that of a former leader. The answer of a write is laid over the informer's copy at once: the next
+look at the job sees what was just written.
+
+Errors go to the caller: `Conflict` and `NotFound` mean "look again". A write without a clear answer (a timeout, a
+broken connection) does not return before its outcome is known (`Actuator._once_settled`): until then what it would do
+counts.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from hashlib import blake2s
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -103,13 +106,13 @@ _TEST_FAILED = "the server rejected our request due to an error in our request"
 _ADMITTED: Condition = (ADMITTED, True, "Admitted", "The workload is admitted")
 
 _LONGEST_REFUSAL = 700
-"""Of what a condition and an Event (1,024 bytes) quote."""
+"""Characters of a refusal that a condition and an Event quote; an Event's message has 1,024 bytes at most."""
 _PAGES_OF_EVENTS = 20
-"""Of 500 Events each: so many are read for one gang that lacks pods."""
+"""At most so many pages of 500 Events are read for one gang that lacks pods."""
 _MOST_RESOURCES = 64
-"""Of a pod set, in status.resourceRequests: the API server stores no more. Its template says them, too."""
+"""Of one pod set in status.resourceRequests: the kind allows no more. (The pod template says them, too.)"""
 _MOST_FLAVORS = 64
-"""In status.outOfStock; of so many, who was there first is asked again."""
+"""Entries of status.outOfStock; beyond that the oldest is dropped, and its flavor tried again."""
 
 WRITTEN = (
     "podSets",
@@ -119,11 +122,12 @@ WRITTEN = (
     "active",
     "maximumExecutionTimeSeconds",
 )
-"""What a job says of its Workload's spec."""
+"""Fields of a Workload's spec that follow from its job."""
 
 AVOID_MS = 24 * 3_600_000
 REFUSED_MS = 3_600_000
-"""So long a job avoids a node to which kube-scheduler lets none of its pods come for what is not known: it may end."""
+"""How long a job avoids a node to which kube-scheduler lets none of its pods come, for a reason that is not known and
+may end. `AVOID_MS`: one with which it was lost twice."""
 
 
 def _path_of(job: JobKey) -> str:
@@ -132,17 +136,17 @@ def _path_of(job: JobKey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the cluster around the controller does."""
+    """What holds of the cluster that the controller runs in."""
 
     can_rank: bool
-    """Something pins pods by rank as they are created (policies, or the webhook)."""
+    """Pods are pinned by rank as they are created, by policies or the webhook."""
     limits: Limits = LIMITS
-    """Of what a queued job may say."""
+    """How large a queued job may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Became:
-    """A gang was admitted, evicted for a reason of its own, or has finished, as its condition says since a write."""
+    """A write has set the condition Admitted, Evicted (for a reason of its own) or Finished of a gang."""
 
     gang: Key
     condition: str
@@ -185,25 +189,25 @@ class Actuator:
         self.options = options
         self._workloads = ours(names, "Workload")
         self._strict = not names.as_kueue
-        """What a gang asks for must not lose what an older kind has no place for. Kueue's kind has its own list of what
-        a pod template may say, and pods may say more."""
+        """Have the API server refuse fields of a Workload that its kind does not know, as an older one may not: part of
+        what a gang asks for would be lost. Not for Kueue's kind, whose pod templates lack fields that pods may have."""
 
         self._reserved: set[str] = set()
-        """uids of Workloads whose reservation was written since this controller leads; not yet started."""
+        """uids of Workloads that this controller has reserved since it leads, and not started yet."""
 
     def leads(self) -> None:
-        """From now on: what others wrote before may be known late."""
+        """It begins to lead: reservations that are known were written by others, and news of them may be late."""
         self._reserved.clear()
 
     def gone(self, uid: str) -> None:
-        """There is no such Workload any more."""
+        """The Workload with this uid was deleted."""
         self._reserved.discard(uid)
 
     # ------------------------------------------------------------ decisions of the engine
 
     async def carry_out(self, decision: Decision, based_on: Workload | None = None) -> str:
-        """Write what the engine decided, for the gang as it was then; its id, "" where nothing was left to be written.
-        Raises ApiError (Conflict: the Workload is another than was decided on)."""
+        """Write what the engine decided. based_on: the gang as it was decided on. Returns the id of the decision, ""
+        where nothing was left to be written. Raises ApiError (Conflict: the Workload has changed since)."""
         if isinstance(decision, Evict) and self._world.ghost_leaves(decision.key, decision.preemptor_uid):
             return ""
         seen = self._world.workloads.get(decision.key)
@@ -226,7 +230,7 @@ class Actuator:
             raise Conflict(409, "Conflict", "the gang holds another reservation than was decided on")
         now = self._now()
         shown = project(seen.view.value, decision)
-        status = with_conditions(seen.status, self._said(seen, shown.conditions), now, seen.generation)
+        status = with_conditions(seen.status, self._as_kind_has_them(seen, shown.conditions), now, seen.generation)
         match decision:
             case Admit():
                 status["admission"] = values.admission_object(decision.admission)
@@ -268,11 +272,10 @@ class Actuator:
         return made
 
     async def explain(self, seen: WorkloadSeen, shown: Projection, *, found: bool = False) -> str:
-        """Write why a Workload waits, if its conditions do not say so yet; the id of the write, empty if
-        none was due. found: it was told before this controller led, by what was true then, and the same with the
-        numbers of now is no news."""
+        """Write why a Workload waits, if its conditions do not say so yet; the id of the write, "" if none was due.
+        found: its conditions are from before this controller led, and other numbers alone are no reason to write."""
         now = self._now()
-        status = with_conditions(seen.status, self._said(seen, shown.conditions), now, seen.generation)
+        status = with_conditions(seen.status, self._as_kind_has_them(seen, shown.conditions), now, seen.generation)
         if shown.requests and all(len(amounts) <= _MOST_RESOURCES for _, amounts in shown.requests):
             status["resourceRequests"] = [
                 {"name": name, "resources": quantity.format_resources(dict(amounts))}
@@ -286,8 +289,8 @@ class Actuator:
         self._tell(seen, shown.events)
         return made
 
-    def _said(self, seen: WorkloadSeen, conditions: Sequence[Condition]) -> Sequence[Condition]:
-        """Kueue says of nobody that it is not admitted who never was."""
+    def _as_kind_has_them(self, seen: WorkloadSeen, conditions: Sequence[Condition]) -> Sequence[Condition]:
+        """These conditions as the kind has them: Kueue sets Admitted=False only on what was admitted before."""
         if not self._names.as_kueue or condition(seen.status, ADMITTED) is not None:
             return conditions
         return [one for one in conditions if one[:2] != (ADMITTED, False)]
@@ -300,31 +303,31 @@ class Actuator:
         seen = self._world.workload_of(key)
         match step:
             case lifecycle.CreateWorkload():
-                await self._create(key, _there(job))
+                await self._create(key, _known(job))
             case lifecycle.UpdateWorkload():
-                await self._update(key, _there(job), _there(seen))
+                await self._update(key, _known(job), _known(seen))
             case lifecycle.CompareWorkload():
-                await self._compare(key, _there(job), _there(seen))
+                await self._compare(key, _known(job), _known(seen))
             case lifecycle.Reprioritize():
-                value, _, name = self._world.defaults.priority(_there(job))
-                await self._reprioritize(_there(seen), value, name)
+                value, _, name = self._world.defaults.priority(_known(job))
+                await self._reprioritize(_known(seen), value, name)
             case lifecycle.DeleteWorkload():
-                self._world.gives_up_place(_there(seen).uid)
-                await self.delete_workload(_there(seen))
+                self._world.gives_up_place(_known(seen).uid)
+                await self.delete_workload(_known(seen))
             case lifecycle.TellUngoverned():
-                self.record(key, _there(job), "Warning", INVALID_JOB, hold.not_queued(_there(job), self._names))
+                self.record(key, _known(job), "Warning", INVALID_JOB, hold.not_queued(_known(job), self._names))
             case lifecycle.MarkJob(ungoverned):
-                await self._mark(key, _there(job), ungoverned=ungoverned)
+                await self._mark(key, _known(job), ungoverned=ungoverned)
             case lifecycle.SuspendJob(why):
-                raw = await self._raw(key, _there(job))
-                await self._surely_not_reserved(key, _there(job), seen)
+                raw = await self._raw(key, _known(job))
+                await self._surely_not_reserved(key, _known(job), seen)
                 await self._patch_job(key, pins.suspend(raw, self._names))
-                self.record(key, _there(job), "Normal", "Stopped", f"Suspended: {why}")
+                self.record(key, _known(job), "Normal", "Stopped", f"Suspended: {why}")
             case lifecycle.SayResumed():
-                raw = await self._raw(key, _there(job))
+                raw = await self._raw(key, _known(job))
                 await self._patch_job(key, pins.say_resumed(raw, rfc3339(self._now())), "status")
             case lifecycle.SayStarted():
-                raw = await self._raw(key, _there(job))
+                raw = await self._raw(key, _known(job))
                 await self._patch_job(key, pins.say_started(raw, rfc3339(self._now())), "status")
             case lifecycle.StopPods():
                 await self.stop_pods(step)
@@ -333,53 +336,53 @@ class Actuator:
                     why = "it is being deleted" if job.deleting else "its controller does not stop them"
                     self.record(key, job, "Normal", "Stopped", f"Its {what} stopped one by one: {why}")
             case lifecycle.StartJob():
-                await self._start(key, _there(job), _there(seen))
+                await self._start(key, _known(job), _known(seen))
             case lifecycle.RemindController(jobs):
                 for at in jobs:
                     await self._remind(at)
-                told = _there(job)
-                owed = "stopped" if told.suspended else "given the pods that are due"
+                view = _known(job)
+                owed = "stopped" if view.suspended else "given the pods that are due"
                 more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
                 what = f"For {self._settings.acknowledge_ms // 1000} s Job {jobs[0][2]}{more} should have been {owed}"
-                self.record(key, told, "Warning", "Reminded", f"{what}: the Job controller was made to look again")
+                self.record(key, view, "Warning", "Reminded", f"{what}: the Job controller was made to look again")
             case lifecycle.ClearStartTime():
-                raw = await self._raw(key, _there(job))
+                raw = await self._raw(key, _known(job))
                 await self._patch_job(key, pins.clear_start_time(KIND_OF[key[0]], raw), "status")
             case lifecycle.RestoreJob():
-                raw = await self._raw(key, _there(job))
+                raw = await self._raw(key, _known(job))
                 ops = pins.restore(raw, self._names)
-                if ops is None and _there(job).started_by_another:
-                    ops = pins.restore_as(KIND_OF[key[0]], raw, await self._as_it_was(seen), self._names)
+                if ops is None and _known(job).started_by_another:
+                    ops = pins.restore_as(KIND_OF[key[0]], raw, await self._pod_sets_before(seen), self._names)
                 await self._patch_job(key, ops)
             case lifecycle.RestoreChildren(children):
-                await self._restore_children(await self._raw(key, _there(job)), _there(seen), children)
+                await self._restore_children(await self._raw(key, _known(job)), _known(seen), children)
             case lifecycle.EvictWorkload():
-                await self._evict_as_it_is(key, _there(job), _there(seen), step)
+                await self._evict_as_it_is(key, _known(job), _known(seen), step)
             case lifecycle.ReplaceNodes(nodes, guilty):
-                await self._replace_nodes(_there(seen), nodes, guilty)
+                await self._replace_nodes(_known(seen), nodes, guilty)
             case lifecycle.EvictPods(wanted):
-                await self._evict_pods(key, _there(job), wanted)
+                await self._evict_pods(key, _known(job), wanted)
             case lifecycle.FinishWorkload(succeeded, message):
                 reason = "Succeeded" if succeeded else "Failed"
                 text = message or f"Job {reason.lower()}"
                 told = ("Normal", "FinishedWorkload", f"{reason}: {text}")
-                made = await self._change(_there(seen), [(FINISHED, True, reason, text)], told)
-                self._became(Became(_there(seen).key, FINISHED, made, reason, message=text))
+                made = await self._set_conditions(_known(seen), [(FINISHED, True, reason, text)], told)
+                self._became(Became(_known(seen).key, FINISHED, made, reason, message=text))
             case lifecycle.GiveBack(pods):
-                await self._give_back(_there(seen), pods)
+                await self._give_back(_known(seen), pods)
             case lifecycle.Ungate(pods):
-                await self._ungate(_there(seen), pods)
+                await self._ungate(_known(seen), pods)
             case lifecycle.LookForRefusal(at):
                 self._world.refusal_found(key, await self._refusal(key, at))
             case _:
-                await self.take_bare(_there(seen), step)
+                await self.take_bare(_known(seen), step)
 
     async def take_bare(self, seen: WorkloadSeen, step: Step) -> None:
         """Carry out one step of a Workload alone, whether or not a job stands behind it. Raises ApiError."""
         match step:
             case lifecycle.AdmitWorkload():
                 told = ("Normal", "Admitted", "All admission checks are ready")
-                self._became(Became(seen.key, ADMITTED, await self._change(seen, [_ADMITTED], told)))
+                self._became(Became(seen.key, ADMITTED, await self._set_conditions(seen, [_ADMITTED], told)))
             case lifecycle.SyncChecks(required):
                 await self._sync_checks(seen, required)
             case lifecycle.AskAgain():
@@ -401,8 +404,8 @@ class Actuator:
                 raise AssertionError(f"{step} needs a job")
 
     async def delete_workload(self, seen: WorkloadSeen) -> None:
-        """Delete a Workload that stands for nothing. A background GC may have been quicker. Raises ApiError (Conflict:
-        it is another than was looked at, and may hold quota by now)."""
+        """Delete a Workload that stands for nothing, if the garbage collector has not done so. Raises ApiError
+        (Conflict: it has changed since it was looked at, and may hold quota by now)."""
         path = self._workloads.path(seen.namespace, seen.name)
         with suppress(NotFound):
             await self._client.delete(
@@ -427,7 +430,7 @@ class Actuator:
             return
 
     async def stop_pods(self, step: lifecycle.StopPods) -> None:
-        """Suspend Jobs that nobody leads, and delete pods that no Job would stop. Raises ApiError."""
+        """Suspend Jobs that no controller would stop, and delete pods that no Job would. Raises ApiError."""
         for at in step.jobs:
             await self._patch_job(at, pins.suspend(await self._live(at), self._names))
         for namespace, name in step.pods:
@@ -438,7 +441,7 @@ class Actuator:
                 if meta.get("deletionTimestamp") or not hold.is_managed(raw, self._names):
                     continue
                 if await self._led(raw):
-                    # Its Job had not been seen yet, and will stop it: one that is deleted would fail the Job.
+                    # Its Job was not known yet, and will stop the pod itself; a deleted pod would count as a failure.
                     raise Conflict(409, "Conflict", "the pod has a Job after all")
                 await self._client.delete(path, uid=meta["uid"])
             except NotFound:
@@ -449,15 +452,15 @@ class Actuator:
             await self._patch_job(at, pins.remind(await self._live(at), rfc3339(self._now())), "status")
 
     async def _live(self, at: JobKey) -> dict[str, Any]:
-        """A live look at a Job that is known. Raises Conflict where it is another of that name, and NotFound."""
-        known = _there(self._world.jobs.get(at))
+        """Read a known Job from the API server. Raises NotFound, and Conflict where it is another one of that name."""
+        known = _known(self._world.jobs.get(at))
         raw = await self._client.get(_path_of(at))
         if raw["metadata"]["uid"] != known.uid:
             raise Conflict(409, "Conflict", "the job is another one of the same name")
         return raw
 
     async def _led(self, pod: dict[str, Any]) -> bool:
-        """Has this pod a Job that would stop it? Looked up, for a copy may lag."""
+        """Has this pod a Job that would stop it? Read from the API server, because a copy may lag."""
         owner = next((ref for ref in pod["metadata"].get("ownerReferences") or () if ref.get("controller")), None)
         if owner is None or owner.get("kind") != JOB.kind:
             return False
@@ -468,7 +471,7 @@ class Actuator:
         return raw["metadata"]["uid"] == owner["uid"] and not raw["metadata"].get("deletionTimestamp")
 
     async def job_is_gone(self, seen: WorkloadSeen) -> bool:
-        """A live look whether the job that a Workload stands for is there: absence in a copy proves nothing."""
+        """Is the job gone that a Workload stands for? Read from the API server: that a copy lacks it proves nothing."""
         kind, name = seen.view.owner
         uid = seen.view.value.job_uid
         if kind and kind not in KIND_OF:
@@ -479,7 +482,7 @@ class Actuator:
                 return bool(raw["metadata"]["uid"] != uid)
         except NotFound:
             return True
-        # Whoever deletes a job and lets its dependents be takes the owner's name from them too.
+        # A job that was deleted with its dependents orphaned is not named in their ownerReferences any more.
         for job_kind in KINDS:
             pages = self._client.list_pages(of_jobs(job_kind).path(seen.namespace), bare=True)
             async with aclosing(pages):
@@ -490,8 +493,8 @@ class Actuator:
         return True
 
     async def unseen_pods(self, seen: WorkloadSeen) -> bool:
-        """A live look whether pods that its start made run of which the copy does not know: a JobSet is over while they
-        end. Raises ApiError."""
+        """Do pods of a started gang run that the copy does not know? Read from the API server. A JobSet may be over
+        while its pods still end. Raises ApiError."""
         pages = self._client.list_pages(
             PODS.path(seen.namespace),
             label_selector=f"{self._names.workload_uid_label}={seen.uid}",
@@ -509,14 +512,14 @@ class Actuator:
     # ------------------------------------------------------------ inside
 
     async def _refusal(self, key: JobKey, at: int) -> lifecycle.Refusal:
-        """What Events of a job, and of those that it has made, said last of pods or Jobs that were refused. Where they
-        cannot be read, nothing."""
+        """What the Events of a job and its children last said of pods or Jobs that were refused; an empty Refusal where
+        they cannot be read. at: now, in ms."""
         makers = self._world.makers_of(key)
         about = [f"reason={PODS_REFUSED},involvedObject.uid={uid}" for uid in makers]
         if key[0] == JOBSET.kind:  # which may have thousands of Jobs
             about = [f"reason={PODS_REFUSED},involvedObject.kind={JOB.kind}"]
             about.append(f"reason={JOBS_REFUSED},involvedObject.kind={JOBSET.kind}")
-        last = (0, "")  # no more is kept, nor are all read: anybody who makes jobs may make Events of them
+        last = (0, "")  # bounded, and not all are read: whoever may create jobs may create many Events of them
         try:
             for selector in about:
                 pages = self._client.list_pages(EVENTS.path(key[1]), field_selector=selector, attempts=1)
@@ -541,7 +544,8 @@ class Actuator:
         self._learn(key[0], answer)
 
     async def _note_held(self, key: JobKey, job: JobView) -> None:
-        """A job that cannot be queued and names no queue: without a Workload nothing else says that it is held."""
+        """Mark a job that cannot be queued and names no queue: it has no Workload, and nothing else says that it is
+        held."""
         if job.suspended and not job.labelled and not job.ungoverned:
             await self._mark(key, job, ungoverned=True)
 
@@ -555,7 +559,7 @@ class Actuator:
         self._tell(seen, (("Warning", UNKNOWN_KEY, text),))
 
     async def _asked_for(self, key: JobKey, job: JobView) -> dict[str, Any] | None:
-        """The Workload that says what the job asks for now; None, and its owner is told, where that makes no sense."""
+        """The Workload for what the job asks for now; None where that cannot be queued, which its owner is told."""
         raw = await self._raw(key, job)
         value, kind, name = self._world.defaults.priority(job)
         obj, problems = build_workload(
@@ -628,21 +632,22 @@ class Actuator:
         await self._update_to(obj, seen)
 
     async def _unselect(self, key: JobKey, job: JobView, given_up: set[tuple[str, str]] | None) -> None:
-        """A JobSet's Jobs are made while it is held, and added to later, but nothing is taken out of them: pods would
-        still select nodes by what its owner took out of it, whoever led meanwhile. given_up: as of `pins.unselect`."""
+        """Take node selectors that a JobSet no longer has out of its Jobs. These are created while it is held, and its
+        controller only adds to them later: their pods would still select nodes by what the owner removed. given_up: as
+        of `pins.unselect`."""
         if job.kind == JOBSET.kind and (children := self._world.made_early(job)):
             parent = owners_form(await self._raw(key, job), self._names)
             await self._patch_children(children, lambda child: pins.unselect(child, parent, given_up))
 
     async def _update_to(self, obj: dict[str, Any] | None, seen: WorkloadSeen) -> None:
         if obj is None:
-            # Its owner is told why it cannot be queued; what it asked for before is nothing that may be admitted.
+            # Its owner was told why it cannot be queued. What it asked for before must not be admitted.
             await self.delete_workload(seen)
             return
         if not seen.view.value.active and not seen.view.paused:
-            # Somebody deactivated it; a change of the job does not take that back.
+            # It was deactivated by somebody: a change of the job does not activate it.
             obj["spec"]["active"] = False
-        # What others say of it stays: a boost of its priority, flavors that it may have, gates of preemption.
+        # Annotations that others set on it stay: priority boost, allowed flavors, preemption gates.
         said, spec = obj["metadata"].get("annotations", {}), obj["spec"]
         names = self._names
         ours = (names.spec_hash_annotation, names.defaults_annotation, names.pause_label, names.gated_by_annotation)
@@ -661,18 +666,19 @@ class Actuator:
         self._learn("Workload", await self._client.merge_patch(path, patch, strict=self._strict))
 
     def _queued_since(self, seen: WorkloadSeen, obj: dict[str, Any]) -> int | None:
-        """Since when a gang waits that comes (back) into a queue with this spec, or is to have what it did not ask for.
-        Its owner could else let one grow old outside, or with what never fits, and come before all others with
-        anything. Fewer pods of the same keep their place (None). Who had its room when it was paused has waited but for
-        the time since that was free."""
+        """From when on (ms) a gang counts as waiting that comes into a queue with this spec; None: as before.
+
+        Its age starts anew with another queue, and when it asks for more or for something else: else an owner could let
+        a job grow old outside, or with a request that never fits, and then come before all others with anything. Fewer
+        of the same pods keep their age. A gang that was paused while it held room loses only the time since then."""
         if self._names.as_kueue:
             return None
         before, now = seen.view, self._now()
         was, after = before.value, values.workload(obj, self._names)[0]
         if (was.gated and not after.gated) or was.queue != after.queue:
             return now
-        # Not what LimitRanges add, say, or that some of it is done: that is not its owner's doing. It is, where claims
-        # of its pods come to be made from another template.
+        # Only what its owner changed: not what LimitRanges add, nor that pods are done. A ResourceClaimTemplate that
+        # its pods name, and that was created since, counts as the owner's doing.
         named = {name for one in obj["spec"]["podSets"] for name in claim_templates(one["template"])}
         by_claims = self._world.devices.newest(seen.namespace, named) > was.created
         if by_claims or obj["metadata"]["annotations"][self._names.spec_hash_annotation] != before.spec_hash:
@@ -705,14 +711,14 @@ class Actuator:
 
     async def _reactivate(self, seen: WorkloadSeen) -> None:
         why, said = _queued_again(seen.view.kept_out)
-        await self._change(seen, [(REQUEUED, True, why, said)], ("Normal", "Requeued", said))
+        await self._set_conditions(seen, [(REQUEUED, True, why, said)], ("Normal", "Requeued", said))
 
     async def _start(self, key: JobKey, job: JobView, seen: WorkloadSeen) -> None:
         raw = await self._raw(key, job)
         value = seen.view.value
         assert value.admission is not None
         if seen.uid not in self._reserved:
-            await self._surely_known(key, seen.name, seen)  # another wrote it, who may have taken it back since
+            await self._surely_known(key, seen.name, seen)  # another leader wrote it, and may have taken it back since
         if not self._world.same_defaults(job, seen):
             wanted = await self._asked_for(key, job)
             if wanted is None or _shapes(self._pod_sets(wanted)) != _shapes(value.pod_sets):
@@ -732,12 +738,12 @@ class Actuator:
             tainted=self._world.tainted_flavors(flavors.values()),
         )
         if started.problems:
-            # What was reserved is not what the job asks for now: reserve anew.
+            # The job asks for something else than was reserved.
             differs = lifecycle.EvictWorkload("OutOfSync", "; ".join(started.problems))
             await self._evict_as_it_is(key, job, seen, differs)
             return
         if started.refused:
-            # Nobody but people can solve it: as if the check had refused the job.
+            # Only people can solve this: deactivate it, as if the check had refused the job.
             because = (
                 f"Cannot start: {started.refused}; change one of them, then set spec.active of the Workload to true"
             )
@@ -759,23 +765,24 @@ class Actuator:
         self._reserved.discard(seen.uid)
         self.record(key, job, "Normal", "Started", f"Admitted by ClusterQueue {value.admission.cluster_queue}")
 
-    async def _as_it_was(self, seen: WorkloadSeen | None) -> Sequence[dict[str, Any]]:
-        """The pod sets of a job as they were before another controller started it; none where its Workload is gone."""
+    async def _pod_sets_before(self, seen: WorkloadSeen | None) -> Sequence[dict[str, Any]]:
+        """The pod sets of a job as they were before another controller (Kueue) started it, from its Workload; none
+        where that is gone."""
         if seen is None:
             return ()
         made = await self._client.get(self._workloads.path(seen.namespace, seen.name))
         return objects(obj(made.get("spec")).get("podSets"))
 
     async def _surely_not_reserved(self, key: JobKey, job: JobView, seen: WorkloadSeen | None) -> None:
-        """A job that was started holds a reservation, by which another leader started it, or did a moment ago. That
-        none is known proves nothing. Raises Conflict."""
+        """Make sure that a job that is to be suspended holds no reservation. One that was started does, or did a moment
+        ago, perhaps by another leader; that none is known here proves nothing. Raises Conflict."""
         if not job.started or (seen is not None and seen.view.value.admission is not None):
             return
         with suppress(NotFound):
             await self._surely_known(key, workload_name(KIND_OF[key[0]], job.name, job.uid), seen)
 
     async def _surely_known(self, key: JobKey, name: str, seen: WorkloadSeen | None) -> None:
-        """A live look at a job's Workload: is it the one that is known? Raises Conflict if not, and NotFound."""
+        """Read a job's Workload from the API server. Raises NotFound, and Conflict if it is not as it is known here."""
         self._learn("Workload", await self._client.get(self._workloads.path(key[1], name)))
         if self._world.workload_of(key) != seen:
             raise Conflict(409, "Conflict", "the workload is another than the one that is known")
@@ -783,9 +790,9 @@ class Actuator:
     async def _evict_as_it_is(
         self, key: JobKey, job: JobView, seen: WorkloadSeen, step: lifecycle.EvictWorkload
     ) -> None:
-        """Evict a gang by a live look at its job: only the Workload is written, which may be known better. Another
-        leader may have stopped and started it for that reason already, or just started it. Raises Conflict if it is
-        not to leave."""
+        """Evict a gang, after a look at its job in the API server. The write is conditional on the Workload alone, and
+        the copy of the job may be older: another leader may have stopped it for this reason already and started it
+        again. Raises Conflict if no eviction is due by what is read."""
         raw = await self._client.get(_path_of(key))
         if raw["metadata"]["resourceVersion"] != job.resource_version:
             self._learn(key[0], raw)
@@ -819,7 +826,7 @@ class Actuator:
     async def _write_checks(
         self, seen: WorkloadSeen, entries: list[dict[str, Any]], conditions: list[dict[str, Any]] | None = None
     ) -> WorkloadSeen:
-        """Have a Workload list these checks alone; the Workload as it then stands."""
+        """Have the status of a Workload list exactly these checks; returns the Workload as it is then."""
         said: dict[str, Any] = {"admissionChecks": entries or None}
         if conditions is not None:
             said["conditions"] = conditions
@@ -827,8 +834,8 @@ class Actuator:
         return replace(seen, resource_version=version)
 
     async def _merge_status(self, seen: WorkloadSeen, said: dict[str, Any]) -> str:
-        """Change these fields of a Workload's status, None: take them out; the version that it then has. By no apply:
-        that would leave of an entry what others own, as a check does of its own."""
+        """Merge these fields into a Workload's status (None removes one); returns its resourceVersion then. Not by
+        server-side apply, which would leave those parts of a list entry that others own, like a check's controller."""
         patch = {"metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version}, "status": said}
         answer = await self._client.merge_patch(self._workloads.path(seen.namespace, seen.name, "status"), patch)
         self._learn("Workload", answer)
@@ -839,7 +846,7 @@ class Actuator:
         entries = _entries(seen.status.get("admissionChecks") or (), required, now)
         waits = f"Waiting for admission checks: {', '.join(required)}"
         changes: list[Condition] = [(ADMITTED, False, "UnsatisfiedAdmissionChecks", waits)] if required else []
-        status = with_conditions(seen.status, self._said(seen, changes), now, seen.generation)
+        status = with_conditions(seen.status, self._as_kind_has_them(seen, changes), now, seen.generation)
         await self._write_checks(seen, entries, status["conditions"])
 
     async def _ask_again(self, seen: WorkloadSeen) -> None:
@@ -869,7 +876,7 @@ class Actuator:
         if step.deactivate:
             seen = await self._deactivate(seen, step)
         if seen.view.value.admission is None:
-            # It waits: there is nothing to be taken from it. Who is switched off is evicted with its next look.
+            # It waits, and holds nothing. One that was deactivated just now is evicted with the next look at it.
             if not step.deactivate:
                 await self._evict_waiting(seen, step)
             return
@@ -888,7 +895,7 @@ class Actuator:
             wait = backoff_ms(count if step.counted else 1, self._settings, seen.uid)
             status["requeueState"] = {**({"count": count} if count else {}), "requeueAt": rfc3339(now + 999 + wait)}
         elif step.reason == "AdmissionCheck":
-            # The checks say when to ask again; tries that they refuse are not counted against the gang.
+            # The checks say when to ask again, and the try does not count against the gang.
             pause = max(map(_pause_ms, status.get("admissionChecks") or ()), default=0)
             again = {"requeueAt": rfc3339(now + 999 + pause)}
             status["requeueState"] = {**(status.get("requeueState") or {}), **again}
@@ -897,7 +904,7 @@ class Actuator:
         self._tell(seen, (("Warning" if step.backoff else "Normal", f"EvictedDueTo{told}", message),))
 
     def _next_flavors(self, gang: Workload, new: Sequence[str], turns: Sequence[str]) -> str:
-        """Where a gang is tried next that got no nodes on these flavors, in words."""
+        """A sentence on which flavor is tried next for a gang that got no nodes on `new`; "" if there are none."""
         admission = gang.admission
         if not new or admission is None:
             return ""
@@ -914,13 +921,13 @@ class Actuator:
         return said
 
     async def _evict_waiting(self, seen: WorkloadSeen, step: lifecycle.EvictWorkload) -> None:
-        """Evicted without having held anything: a condition, and its tries are forgotten. Why it waits is said in the
-        same write."""
+        """Set Evicted on a Workload that holds nothing, as Kueue does, and forget its tries. The same write says why it
+        waits."""
         now = self._now()
         changes: list[Condition] = [(EVICTED, True, _evicted_for(step), step.message)]
         verdict = self._world.state.explain(seen.key)
         if verdict is not None and verdict.why.reason is Reason.DEACTIVATED:
-            changes += self._said(seen, project(seen.view.value, verdict).conditions)
+            changes += self._as_kind_has_them(seen, project(seen.view.value, verdict).conditions)
         status = with_conditions(seen.status, changes, now, seen.generation)
         _count_eviction(status, step.reason, step.cause)
         status.pop("requeueState", None)
@@ -932,8 +939,9 @@ class Actuator:
         await self._apply_status(seen, status)
 
     async def _deactivate(self, seen: WorkloadSeen, step: lifecycle.EvictWorkload) -> WorkloadSeen:
-        """The Workload as it then stands. The condition is written right after: it says why, which nothing else
-        keeps. Whoever is cut off in between says of it what the objects still tell."""
+        """Set spec.active of a Workload to false; returns the Workload as it is then. The condition Evicted is a second
+        write, right after, and the only place that keeps the reason: if the controller ends in between, the next one
+        says what the objects still tell (`lifecycle`)."""
         if not seen.view.value.active:
             return seen
         meta: dict[str, Any] = {"resourceVersion": seen.resource_version}
@@ -946,7 +954,7 @@ class Actuator:
         except ApiError as error:
             if not error.ambiguous:
                 raise
-            answer = msgspec.json.decode(await self._after(path, seen.resource_version, over))
+            answer = msgspec.json.decode(await self._once_settled(path, seen.resource_version, over))
             if answer["spec"].get("active") is not False:
                 self._learn("Workload", answer)
                 raise
@@ -971,7 +979,7 @@ class Actuator:
         self._tell(seen, (("Warning", "NodesLost", f"Asks for other nodes for {', '.join(sorted(nodes))}"),))
 
     async def _evict_pods(self, key: JobKey, job: JobView, wanted: tuple[tuple[str, str], ...]) -> None:
-        """A disruption budget may refuse some: then they are tried again later, with all that backs off."""
+        """Evict these pods from lost nodes. A disruption budget may refuse some; these are tried again later."""
         pods = {(pod.namespace, pod.name): pod for pod in self._world.pods_of((job.namespace, job.uid))}
         await _all_of(self._evict_pod(key, job, pods[at]) for at in wanted if at in pods)
 
@@ -990,7 +998,7 @@ class Actuator:
         self._reserved.discard(seen.uid)
         now = self._now()
         if condition(seen.status, PODS_READY) is not None:
-            await self._unsay_ready(seen)
+            await self._drop_ready(seen)
             return  # and look again
         evicted = condition(seen.status, EVICTED) or {}
         reason = str(evicted.get("reason", "Pending"))
@@ -1003,9 +1011,9 @@ class Actuator:
             (ADMITTED, False, "NoReservation", "The workload has no reservation"),
             (REQUEUED, reason in ("Preempted", "NodeFailures", "OutOfSync"), reason, message),
         ]
-        status = with_conditions(seen.status, self._said(seen, changes), now, seen.generation)
+        status = with_conditions(seen.status, self._as_kind_has_them(seen, changes), now, seen.generation)
         status.pop("admission", None)
-        # What is left to run is counted anew, from the job.
+        # Counted anew from the job when it is reserved again.
         status.pop("reclaimablePods", None)
         if checks := status.get("admissionChecks"):
             status["admissionChecks"] = [_asked_again(check, now) for check in checks]
@@ -1015,7 +1023,7 @@ class Actuator:
             status.pop("requeueState", None)
             status.pop("outOfStock", None)
         if deactivated and not self._names.as_kueue:
-            # Its owner may let it run again: then for as long as anybody.
+            # If its owner activates it again it has its full maximum execution time.
             status.pop("accumulatedPastExecutionTimeSeconds", None)
         elif value.admitted:
             then = self._world.set_ahead().now
@@ -1025,8 +1033,8 @@ class Actuator:
         if not seen.view.deleting and not deactivated:
             self._tell(seen, (("Normal", "Requeued", f"Waits again after eviction ({reason})"),))
 
-    async def _unsay_ready(self, seen: WorkloadSeen) -> None:
-        """Take away what another controller said of pods that are gone; nobody says it here."""
+    async def _drop_ready(self, seen: WorkloadSeen) -> None:
+        """Remove the condition PodsReady, which Kueue wrote about pods that are gone, and Muster never sets."""
         kept = [one for one in seen.status["conditions"] if one["type"] != PODS_READY]
         await self._merge_status(seen, {"conditions": kept})
 
@@ -1037,8 +1045,9 @@ class Actuator:
         await self._apply_status(seen, status)
 
     def _without_done(self, seen: WorkloadSeen, gone: Mapping[str, int]) -> Admission:
-        """The admission with the nodes of pods that are done left out, where the pods that are left say which."""
-        admission: Admission = _there(seen.view.value.admission)
+        """The admission without the nodes of pods that are done, as far as the other pods tell which these are. gone:
+        pod set -> pods that are done."""
+        admission: Admission = _known(seen.view.value.admission)
         left: dict[str, Counter[str]] = {}
         for pod in self._world.pods_of((seen.namespace, seen.uid)):
             if not pod.done:
@@ -1076,8 +1085,8 @@ class Actuator:
         await _all_of(self._place(pod, there[pod.uid], place) for pod, place in wanted if pod.uid in there)
 
     async def _look_at_gated(self, pod: PodView, there: dict[str, dict[str, Any]]) -> None:
-        """A live look at one gated pod, kept in `there` by its uid; one that is gone needs no place. Raises Conflict
-        where it has one already: it was not known when places were given out, and may be another's."""
+        """Read one gated pod from the API server into `there`, by its uid; one that is gone needs no place. Raises
+        Conflict where the pod has a place already: places were then given out without knowing of it."""
         with suppress(NotFound):
             raw = await self._client.get(PODS.path(pod.namespace, pod.name))
             if raw["metadata"]["uid"] != pod.uid:
@@ -1088,13 +1097,13 @@ class Actuator:
             there[pod.uid] = raw
 
     async def _place(self, pod: PodView, raw: dict[str, Any], place: str | Mapping[str, str]) -> None:
-        """Name the place of one gated pod and take its gate."""
+        """Write the place of one gated pod into it, and remove our gate."""
         ops = pins.ungate(raw, place, self._names)
         with suppress(NotFound):
             path = PODS.path(pod.namespace, pod.name)
             self._learn("Pod", await self._client.json_patch(path, ops, field_manager=self._names.job_manager))
 
-    async def _change(self, seen: WorkloadSeen, changes: list[Condition], event: tuple[str, str, str]) -> str:
+    async def _set_conditions(self, seen: WorkloadSeen, changes: list[Condition], event: tuple[str, str, str]) -> str:
         now = self._now()
         made = await self._apply_status(seen, with_conditions(seen.status, changes, now, seen.generation))
         self._tell(seen, (event,))
@@ -1115,7 +1124,9 @@ class Actuator:
         except ApiError as error:
             if not error.ambiguous:
                 raise
-            found = await self._after(self._workloads.path(seen.namespace, seen.name), seen.resource_version, over)
+            found = await self._once_settled(
+                self._workloads.path(seen.namespace, seen.name), seen.resource_version, over
+            )
             self._learn("Workload", found)
             now, wanted = msgspec.json.decode(found, type=_Written), self._statuses.stored("Workload", status)
             if now.metadata.resource_version == seen.resource_version or not _says(now.status, wanted):
@@ -1124,10 +1135,13 @@ class Actuator:
         self._learn("Workload", answer)
         return made
 
-    async def _after(self, path: str, before: str, over: float) -> bytes:
-        """An object as it is when a write of it that got no clear answer is done: it has another version than `before`
-        ("": not known), or cannot be changed any more by it, from `over` on (of the loop's clock). Until then what was
-        decided counts as written: who is given its room meanwhile may find it taken. Raises NotFound."""
+    async def _once_settled(self, path: str, before: str, over: float) -> bytes:
+        """Read an object until the outcome of a write without a clear answer is certain: its version is not `before`
+        ("": not known) any more, or `over` is past (by the loop's clock), after which the server cannot apply the
+        write. Returns the object as JSON.
+
+        Until then the decision counts as written: room that was given to others might turn out to be taken. Raises
+        NotFound."""
         loop = asyncio.get_running_loop()
         while True:
             asked = loop.time()
@@ -1156,15 +1170,15 @@ class Actuator:
             raise Conflict(409, "Conflict", "the job has changed since it was looked at") from error
         except ApiError as error:
             if error.ambiguous:
-                # A start that comes late would start a gang that has been released since: nothing is done with the job
-                # before it is known, or can come no more.
+                # A start that is applied late would start a gang that was released meanwhile: nothing else is done with
+                # the job before the outcome is certain.
                 before = next((op["value"] for op in ops if op["path"] == "/metadata/resourceVersion"), "")
-                self._learn(key[0], await self._after(path, before, over))
+                self._learn(key[0], await self._once_settled(path, before, over))
             raise
         self._learn(key[0], patched)
 
     async def _raw(self, key: JobKey, job: JobView) -> dict[str, Any]:
-        """The job as it was when it was looked at; Conflict if it has changed since."""
+        """The job as JSON, in the version that was looked at. Raises Conflict if it has changed since."""
         raw = self._recent.get(job.uid, job.resource_version)
         if raw is not None:
             return raw
@@ -1177,6 +1191,7 @@ class Actuator:
         return raw
 
     def _tell(self, seen: WorkloadSeen, events: tuple[tuple[str, str, str], ...]) -> None:
+        """Events (type, reason, message) of the job that a Workload stands for, if there is one."""
         key = self._world.job_of(seen)
         job = self._world.jobs.get(key) if key is not None else None
         if key is None or job is None:
@@ -1186,7 +1201,8 @@ class Actuator:
             self.record(key, job, kind, reason, message, made)
 
     def record(self, key: JobKey, job: JobView, kind: str, reason: str, message: str, decision: str = "") -> None:
-        """An Event of a job. decision: what it comes from; empty for that which the Workload's status names."""
+        """Record an Event of a job. kind: "Normal" or "Warning". decision: the id of what it comes from; "": the one
+        that the Workload's status names."""
         if key[1] in self._world.state.terminating:
             return  # no Event can be made there
         about = {
@@ -1202,7 +1218,7 @@ class Actuator:
         self._events.record(about, kind, reason, message, notes)
 
     def decision_of(self, key: JobKey) -> str:
-        """Id of the decision that a job's Workload stands on; empty if there is none."""
+        """The id of the decision in the status of a job's Workload; "" if there is none."""
         seen = self._world.workload_of(key)
         return str(seen.status.get("decision", "")) if seen is not None else ""
 
@@ -1217,11 +1233,11 @@ class _Written(msgspec.Struct):
 
 
 _DECIDED = ("admission", "claim", "unhealthyNodes", "decision")
-"""Fields of a status of which a decision changes one at least."""
+"""Fields of a status; each decision changes at least one of them."""
 
 
 def _says(status: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Does a status say what was to be written to it."""
+    """Is in a status what was to be written to it: by it the outcome of a write is known."""
 
     def said(of: dict[str, Any]) -> set[tuple[str, str, str]]:
         return {(each["type"], each["status"], each.get("reason", "")) for each in of.get("conditions") or ()}
@@ -1245,21 +1261,22 @@ def _rank(pod: PodView) -> tuple[int, int, str]:
 def _in_order(
     places: Sequence[dict[str, str]], ranks: Sequence[int | None], before: int
 ) -> list[dict[str, str] | None]:
-    """Domains wider than a node: that of a pod's rank; of one without, the next after those that are let go already."""
+    """For pods of these ranks (None: it has none) their domains, where these are wider than a node: by rank, or else
+    the next ones after the `before` pods that have places already."""
     rest = iter(range(before, before + len(ranks)))
     at = [next(rest) if rank is None or rank >= len(places) else rank for rank in ranks]
     return [places[i % len(places)] for i in at]
 
 
 def _rank_of(pod: PodView, pods: int) -> int | None:
-    """Of a pod in its pod set of so many."""
+    """The rank of a pod in its pod set of so many pods; None if its labels do not say."""
     labels = dict(pod.labels)
     replicas = digits(labels.get(JOBSET_REPLICAS_LABEL, ""))
     return pins.rank_of(labels, pods // replicas if replicas else 0)
 
 
 def _reservation(gang: Workload) -> tuple[Admission, int] | None:
-    """What it holds, and since when: one that was evicted may have been given the same again."""
+    """What a gang holds, and since when: after an eviction it may have been given the same again."""
     return None if gang.admission is None else (gang.admission, gang.reserved_at)
 
 
@@ -1271,26 +1288,30 @@ async def _all_of(writes: Iterable[Awaitable[None]]) -> None:
         raise failed
 
 
-def _there(value: Any) -> Any:
+Known = TypeVar("Known")
+
+
+def _known(value: Known | None) -> Known:
+    """What was known when the step was decided on. Raises NotFound if it is gone since."""
     if value is None:
         raise NotFound(404, "NotFound", "gone since it was looked at")
     return value
 
 
 def _selected_by(pod_sets: Iterable[PodSet]) -> set[tuple[str, str]]:
-    """(pod set, label by which its pods select nodes)."""
+    """(pod set, node label) for each label by which pods select nodes."""
     return {(one.name, label) for one in pod_sets for label, _ in one.shape.node_selector}
 
 
 def _shapes(pod_sets: tuple[PodSet, ...]) -> list[tuple[str, PodShape]]:
-    """What each pod asks for. How many there are may be fewer than were admitted."""
+    """(pod set, what each of its pods asks for). Not the counts: fewer may run than were admitted."""
     return [(one.name, one.shape) for one in pod_sets]
 
 
 def _conditions(
     status: dict[str, Any], said: Callable[[str], str] = lambda text: text
 ) -> list[tuple[str, str, str, str]]:
-    """said: what counts of a message."""
+    """(type, status, reason, message) of each condition, sorted. said: reduces a message to what is to be compared."""
     return sorted(
         (one["type"], one["status"], one.get("reason", ""), said(one.get("message", "")))
         for one in status.get("conditions") or ()
@@ -1298,13 +1319,12 @@ def _conditions(
 
 
 def _evicted_for(step: lifecycle.EvictWorkload) -> str:
-    """Reason of the condition Evicted. The cause of a timeout is counted alone."""
+    """The reason of the condition Evicted. Of a deactivation it includes the cause."""
     return f"{DEACTIVATED}DueTo{step.cause}" if step.reason == DEACTIVATED and step.cause else step.reason
 
 
 def _queued_again(reason: str) -> tuple[str, str]:
-    """(reason, message) of Requeued=True, by what kept it out of the queue. Said with the admission: no write of its
-    own."""
+    """(reason, message) of Requeued=True, by the reason that it was kept out of the queue for."""
     if reason.startswith(DEACTIVATED):
         return "Reactivated", "The workload was made active again"
     if reason.endswith("Stopped"):
@@ -1314,8 +1334,9 @@ def _queued_again(reason: str) -> tuple[str, str]:
 
 
 def _on_nodes(assignment: PodSetAssignment, left: Counter[str], count: int, slices: int) -> PodSetAssignment:
-    """The assignment on the nodes where its last `count` pods are; as it is, where that is not all of them. Of `slices`
-    of so many pods each stays whole until the last of its pods is done: by their ranks it is known who is in which."""
+    """The assignment reduced to the nodes of the `count` pods that are left (`left`: node -> pods); unchanged where it
+    is not known where all of these are. slices: pods of a slice, which keeps its place until its last pod is done; by
+    rank it is known which pods are in it."""
     held = assignment.topology
     if held is None or left.total() != count or count >= assignment.count:
         return assignment
@@ -1334,9 +1355,9 @@ def _on_nodes(assignment: PodSetAssignment, left: Counter[str], count: int, slic
 
 
 def blamed(held: Sequence[AvoidedNode], nodes: Sequence[str], now: int, *, lost: bool = True) -> list[AvoidedNode]:
-    """The nodes to avoid, once a job has lost these. The first time is only noted (an entry that has run out as it is
-    made); the second within a day means that the node is avoided for a day, by this job. Not `lost`: kube-scheduler let
-    no pod of it come there."""
+    """The nodes that a job avoids, after it lost these. The first time is only noted, by an entry that ends at once;
+    the second time within a day the job avoids the node for a day. Not `lost`: kube-scheduler let no pod of it come
+    there, and the second time the job avoids the node for an hour."""
     known = {entry.node: entry for entry in held if entry.until > now - AVOID_MS}
     until, why = now + AVOID_MS, "This job was lost with it twice"
     if not lost:
@@ -1351,8 +1372,8 @@ def blamed(held: Sequence[AvoidedNode], nodes: Sequence[str], now: int, *, lost:
 
 
 def _turns(status: Mapping[str, Any], new: Sequence[str] = (), *, ran: bool) -> list[str]:
-    """The flavors that had no nodes for a gang that is evicted now. `ran`: all of its pods were ready since it was
-    admitted, and what was before is over; these are the last."""
+    """The flavors that had no nodes for a gang that is evicted now, the latest last. `ran`: all of its pods were ready
+    since it was admitted, so that flavors from before do not count any more."""
     held = [] if ran else [name for name in status.get("outOfStock") or () if name not in new]
     return [*held, *new][-_MOST_FLAVORS:]
 
@@ -1364,7 +1385,8 @@ def _keep_turns(status: dict[str, Any], turns: list[str]) -> None:
 
 
 def _pause_ms(check: dict[str, Any]) -> int:
-    """How long a check wants to be left alone: as it says, else a second, doubled with each Retry up to a minute."""
+    """How long (ms) to wait before a check is asked again: as it says, or a second, doubled with each Retry up to a
+    minute. 0 for one that does not ask for a retry."""
     if check.get("state") != "Retry":
         return 0
     said = check.get("requeueAfterSeconds")
@@ -1372,7 +1394,7 @@ def _pause_ms(check: dict[str, Any]) -> int:
 
 
 def _entries(held: Iterable[dict[str, Any]], names: Sequence[str], now: int) -> list[dict[str, Any]]:
-    """Entries of these checks: as they are, or new."""
+    """Status entries of the checks of these names: those that are held, and new ones for the rest."""
     there = {check["name"]: check for check in held}
     new = {"state": "Pending", "lastTransitionTime": rfc3339(now), "message": ""}
     return [there.get(name) or {"name": name, **new} for name in names]
@@ -1383,7 +1405,8 @@ _ASKED_LATER = "Asked again with the next reservation."
 
 
 def _asked_again(check: dict[str, Any], now: int, why: str = _ASKED_AGAIN) -> dict[str, Any]:
-    """A check's entry once its gang was evicted. All is said in full, for part of it may be the check's own to keep."""
+    """The entry of a check that is asked again. It has all fields, so that none that the check's controller owns is
+    left as it was."""
     state, message = check.get("state", ""), str(check.get("message", ""))
     if not message.startswith((_ASKED_AGAIN, _ASKED_LATER)):  # else it has not answered since: what it said stays
         message = f"{why} Before: {state}" + (f", {message}" if message else "")

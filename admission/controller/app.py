@@ -9,8 +9,11 @@ loops run, and end together (see `lead` for those that look after something now 
     queues    numbers of queues and cohorts, coalesced
     keep      finalizers of queues, flavors, topologies and checks
 
-Nothing is decided before every list is in. What a decision would do counts at once (`Assumed`); if its write fails it
-is `Forgotten` and decided again on what is then seen.
+Nothing is decided before every list is in. A decision counts in the State at once (`Assumed`), before it is written; if
+the write fails it is `Forgotten` and decided again on what is seen then (`unmade`: after a while, in which it keeps its
+room).
+
+A key of the jobs queue is a JobKey, or (ORPHAN, namespace, name) for a Workload that no job stands behind.
 """
 
 from __future__ import annotations
@@ -128,21 +131,22 @@ class Tuning:
     """Rates and sizes of the shell; decisions do not depend on them."""
 
     workers: int = 48
-    """At once; two thirds of them for one namespace (see `Shares`)."""
+    """Keys that are worked on at once; at most two thirds of them of one namespace (see `lanes.Shares`)."""
     quiet_s: float = 0.01
     window_s: float = 0.1
     rest: float = 4.0
-    """Of decisions: see `Pace`."""
+    """How many times as long as a decision took the loop rests after it: see `Pace`."""
     longest_s: float = 0.5
-    """A decision takes about so long at most; the rest comes with the next: see `Pace`."""
+    """A decision is given a budget with which it takes about so long at most: see `Pace`."""
     waiting_decisions: int = 256
-    """While more wait to be written, few are made: see `Pace`. Some tenths of a second's work for a quick server."""
+    """While more decisions than these wait to be written, few are made: see `Pace`. A quick server writes so many in
+    some tenths of a second."""
     slow_s: float = 1.0
-    """A write that takes longer has its namespace counted as slow there."""
+    """A namespace counts as slow while a write in it takes longer than this."""
     explain_after_s: float = 5.0
     explain_per_s: float = 50.0
     explain_busy_per_s: float = 5.0
-    """While jobs wait for writes of theirs."""
+    """The same while jobs wait for writes of theirs."""
     busy_s: float = 2.0
     """After a write for a job, more of them are expected for so long."""
     queue_status_s: float = 1.0
@@ -174,13 +178,13 @@ class Watchers:
 
     plan: list[Callable[[Plan, float], None]] = field(default_factory=list)
     undecided: list[Callable[[], None]] = field(default_factory=list)
-    """A decision failed."""
+    """A decision raised."""
     step: list[Callable[[JobKey, Step], None]] = field(default_factory=list)
     decision: list[Callable[[Decision], None]] = field(default_factory=list)
     admitted: list[Callable[[Key], None]] = field(default_factory=list)
-    """Its condition Admitted was written: with its reservation, or once all checks are ready."""
+    """The condition Admitted=True of a gang was written: with its reservation, or once all checks are ready."""
     evicted: list[Callable[[Key, str, str], None]] = field(default_factory=list)
-    """(gang, reason, cause): its condition Evicted was written, for a reason of its own and not for another."""
+    """(gang, reason, cause): the condition Evicted=True was written, for a reason of its own (not for another gang)."""
     failure: list[Callable[[JobKey, Exception], None]] = field(default_factory=list)
     drift: list[Callable[[int], None]] = field(default_factory=list)
     workload: list[Callable[[WorkloadSeen | None, WorkloadSeen | None], None]] = field(default_factory=list)
@@ -188,23 +192,24 @@ class Watchers:
     readiness: list[Callable[[Key, str], None]] = field(default_factory=list)
     """(gang, what it lacks): as `World` tells it."""
     turn: list[Callable[[], None]] = field(default_factory=list)
-    """It is about to lead, or leads no more."""
+    """This replica is about to lead, or leads no more."""
 
 
 ORPHAN_SEEN_S = 1.0
-"""A Workload comes before its job where the watch of that is late."""
+"""So much later a Workload without a job is looked at: its job may come after it, by a watch that is late."""
 RACES_LOST = 4
-"""So many times in a row a write may come too late before each more counts as a failure: one lost race is read again at
-once, and is part of the trade."""
+"""After so many conflicts in a row for one key each further one counts as a failure. A lost race is normal, and the
+object is read again at once."""
 LASTS, TOLD_EVERY = 5, 30
-"""What passes by itself, mostly (a webhook is away, a disruption budget), is told to who was kept back by it so many
-times, a quarter of a minute after the first, and then each half hour."""
+"""A refusal that mostly passes by itself (a webhook is away, a disruption budget) is told to the job's owner after so
+many failures in a row (a quarter of a minute), and then each so many more (half an hour)."""
 EXPLAIN_PAUSE_S = 0.25
-"""Between two looks who is to be told why it waits; and so long one write of that may keep the others."""
+"""Between two looks for gangs that are to be told why they wait; and for so long one such write may hold up the
+next."""
 MADE_AGAIN_S = 1.0
 """Between two Workloads for the same job."""
 OTHERS_SEEN_S = 5.0
-"""After a reservation by another leader was seen, all on which it was decided is known, too."""
+"""So long after a reservation by another leader was seen, all that it was decided on is known here, too."""
 SITS_OUT_MS = 600_000
 """So long nobody looks at a gang over which a decision failed."""
 _STEP_FAILED = (
@@ -263,22 +268,22 @@ class Controller:
         self._caught_up = asyncio.Event()
         self._failures: dict[JobKey, int] = {}
         self._made: dict[JobKey, float] = {}
-        """Jobs for which a Workload was made in the last second, in the order of these times; monotonic seconds."""
+        """Jobs for which a Workload was made in the last second -> when, in monotonic seconds; in this order."""
         self._by_others: set[Key] = set()
-        """Gangs that another leader gave room while this one leads, and that are to be looked at for that."""
+        """Gangs to which another leader gave room while this one leads: see `_take_back_twice`."""
         self._unserved = Told()
-        """That Workloads cannot be created where they would be."""
+        """When it is told that Workloads cannot be created in a namespace, or at all."""
         self._unexplained = Unexplained()
         self._explaining: set[str] = set()
         """Namespaces in which a reason is being written."""
         self._found: set[Key] = set()
-        """Gangs that waited when it began to lead, and have not been looked at since for what they are told."""
+        """Gangs that waited as it began to lead and have been told nothing since."""
         self._wrote_at = 0.0
         """The last write for a job; monotonic seconds."""
         self._last_verdicts: tuple[Verdict, ...] = ()
         """Verdicts of the last plan."""
         self._unheard = False
-        """The reason of the gang that was last told why it waits could not be written."""
+        """Did the last write of a reason fail?"""
         self._decide_at: asyncio.TimerHandle | None = None
         self.state = State(rules)
         self.jobs: KeyedQueue[JobKey] = KeyedQueue(
@@ -314,7 +319,7 @@ class Controller:
             options=options,
         )
         self._classes_told: dict[str, str] = {}
-        """Device classes that are not understood, and why, as the log has it."""
+        """Device classes that are not understood, and why, as the log said last."""
         self.informers: dict[str, Informer[Any]] = {}
         self._build_informers(() if workloads_only else KIND_OF.values(), judges=judges)
         self.keeper = Keeper(client, names, self.state, self.informers, self.events)
@@ -355,7 +360,7 @@ class Controller:
                 optional=optional,
                 withheld=withheld,
                 forgets=forgets,
-                on_bad=partial(self._bad, kind.kind),
+                on_bad=partial(self._not_decoded, kind.kind),
             )
 
         for job_kind in job_kinds:
@@ -417,7 +422,7 @@ class Controller:
                 self._sweep_soon(seen)
 
     def _tell_news(self, old: JobView, new: JobView) -> None:
-        """Of what its owner wrote since, and nothing else looks at."""
+        """Tell the owner of a job what is wrong with what they changed, where nothing else looks at that."""
         key = new.key
         if new.problems not in ((), old.problems) and not new.suspended:
             # It runs on as it was admitted; its owner may have meant to pause it.
@@ -440,7 +445,7 @@ class Controller:
                 self._found.discard(new.key)
         elif old is not None:
             if self.leading and old.view.value.admission is not None and not old.view.value.finished:
-                log.info("deleted", **self._who_of(old.key, str(old.status.get("decision", ""))))
+                log.info("deleted", **self._log_fields_of(old.key, str(old.status.get("decision", ""))))
             self.world.workload_lost(old)
             self.jobs.not_later((ORPHAN, *old.key))
             self._failures.pop((ORPHAN, *old.key), None)
@@ -549,7 +554,7 @@ class Controller:
             if told.get(name) != why:
                 log.warning("no devices of this class count", device_class=name, error=why)
 
-    def _bad(self, kind: str, key: Key, error: Exception) -> None:
+    def _not_decoded(self, kind: str, key: Key, error: Exception) -> None:
         log.warning("object left out", kind=kind, namespace=key[0], name=key[1], error=str(error))
 
     def _learn(self, kind: str, obj: dict[str, Any] | bytes) -> None:
@@ -571,9 +576,9 @@ class Controller:
         self.actuator.options = options
 
     def _presses(self, key: JobKey) -> bool:
-        """A decision is due for it, or it holds room: what is written for it starts a gang, or gives room back. Nobody
-        waits for who has just come, or waits himself. Whose write failed is not ahead of others again: a server that
-        does not answer would keep all workers with it."""
+        """Does a key come before others: a decision is due for it, or it holds room, so that its write starts a gang or
+        gives room back? Nobody waits for the Workload of a job that has just come. After a failed write a key does not
+        come first again: while the server does not answer, such keys would keep all workers."""
         if key in self._failures:
             return False
         if key in self._decisions:
@@ -590,15 +595,15 @@ class Controller:
         self.keeper.given_back()
 
     def _behind(self) -> bool:
-        """Do more decisions wait to be written than are worth it? Those of a namespace whose writes take long may wait
-        for any time, and are no reason to keep others waiting."""
+        """Do too many decisions wait to be written? Those of slow namespaces do not count: they may wait for any time,
+        and are no reason to keep others waiting."""
         if len(self._decisions) <= self.tuning.waiting_decisions:
             return False
         slow = self.jobs.held_up(self.tuning.slow_s)
         return sum(key[1] not in slow for key in self._decisions) > self.tuning.waiting_decisions
 
     def _busy(self) -> bool:
-        """Are there writes to be made that somebody waits for? Statuses and reasons then take little of the server."""
+        """Are there writes that jobs wait for? Then statuses and reasons are written at a lower rate."""
         return not self.jobs.idle or time.monotonic() < self._wrote_at + self.tuning.busy_s
 
     def _failed(self, about: JobKey, error: Exception) -> None:
@@ -613,12 +618,14 @@ class Controller:
         self._by_others.add(key)
 
     def _decided_by_us(self, seen: WorkloadSeen) -> bool:
-        """Who was carried over from Kueue with what he had there holds it by no decision. Kueue's kind says of none."""
+        """Was its reservation decided by Muster, and not carried over from Kueue? Kueue's own kind does not say: then
+        yes."""
         return self.names.as_kueue or bool(seen.status.get("decision"))
 
     def _take_back_twice(self) -> None:
-        """A leader that does not know yet that it leads no more may give away what this one has given away: each of
-        its reservations fits what it knows. The latest go again, so that what is held is what one would have given."""
+        """Take back room that two leaders gave away. One that does not know yet that it leads no more decides on what
+        it knows, and may reserve the room that this one reserved. The latest reservations are taken back, until no more
+        is held than one leader would have given."""
         due, self._by_others = sorted(self._by_others), set()
         held = [one for key in due if (one := self.world.workloads.get(key)) is not None and one.view.value.admission]
         if not held:
@@ -632,7 +639,7 @@ class Controller:
             why = f"{amount} too much for ClusterQueue {self.numbers.queue_of_gang(key)}; it is reserved anew"
             self.world.give_back_twice(key, f"Two leaders gave the same room away: {why}")
 
-    def _turns(self) -> None:
+    def _tell_turn(self) -> None:
         for told in self.watchers.turn:
             told()
 
@@ -649,7 +656,7 @@ class Controller:
                 told_why(what.gang, what.reason, what.cause)
         if not log.is_enabled_for(logging.INFO):
             return
-        who = self._who_of(what.gang, what.decision)
+        who = self._log_fields_of(what.gang, what.decision)
         if what.condition == ADMITTED:
             log.info("admitted", **who)
         elif what.condition == EVICTED:
@@ -692,8 +699,8 @@ class Controller:
             group.create_task(self._tidy(), name="tidy")
 
     async def _tidy(self) -> None:
-        """Now and then: what would only grow, of it also that which is kept for the next decision, where nobody
-        decides."""
+        """Drop, now and then, what would only grow: nodes that are gone and, on a replica that does not lead, the
+        changes that the State collects for the next decision."""
         while True:
             await asyncio.sleep(self.tuning.sweep_s)
             self.world.forget_nodes()
@@ -702,16 +709,16 @@ class Controller:
                     self.state.advance(self.now())
                 except MemoryError:
                     raise
-                except Exception:  # as where one decides, it is no reason to be blind
+                except Exception:  # a defect in the engine is no reason to stop watching: see `_decide`
                     log.exception("not settled")
 
     async def lead(self, *, unheard: bool = False) -> None:
-        """Decide and write; until cancelled. unheard: a moment ago nobody could say anything to the API server. Raises
-        Fenced when a write met the fence, for somebody else may lead; and MemoryError, after which the books may be
-        wrong."""
+        """Decide and write; until cancelled. unheard: until a moment ago the API server could not be reached, by
+        anybody. Raises Fenced when a write met the fence, for another replica may lead; and MemoryError, after which
+        the books may be wrong."""
         for informer in self.informers.values():
             await informer.synced.wait()
-        self._turns()
+        self._tell_turn()
         self.leading = True
         self.actuator.leads()
         self.world.knows_jobs()
@@ -728,7 +735,7 @@ class Controller:
             self._caught_up.clear()
             if not self._not_looked_at:
                 self._caught_up.set()
-            for key in self._everybody():  # what became due while nobody led
+            for key in self._all_keys():  # what became due while nobody led
                 self.jobs.add(key)
             self._pace.changed()
             self.stale.add_all()
@@ -743,7 +750,7 @@ class Controller:
                 group.create_task(self.keeper.run(), name="keep")
                 group.create_task(self._sweep(), name="sweep")
                 group.create_task(self._lay_ghosts(), name="ghosts")
-                group.create_task(self._miss_nodes(), name="nodes")
+                group.create_task(self._look_for_gone_nodes(), name="nodes")
                 group.create_task(self._tell_standstill(), name="standstill")
                 group.create_task(self._check_books(), name="check")
         except BaseExceptionGroup as errors:
@@ -752,7 +759,7 @@ class Controller:
             raise
         finally:
             self.leading = False
-            self._turns()
+            self._tell_turn()
             self.revision += 1
             for decision in self._decisions.values():
                 self.state.apply(Forgotten(decision))
@@ -761,9 +768,9 @@ class Controller:
             self._by_others.clear()
             self._unmade.clear()
 
-    async def _miss_nodes(self) -> None:
-        """Nodes that went while nobody looked are lost. Pods and nodes are watched apart, and news of a node may come
-        after that of a pod on it: each is looked at live."""
+    async def _look_for_gone_nodes(self) -> None:
+        """Have nodes count as lost that were deleted while nobody watched: pods are on them, and no such node is known.
+        Each is looked up, because news of a node may come later than that of a pod on it."""
         for node in self.world.unknown_nodes():
             pages = self.client.list_pages(NODES.path(), field_selector=f"metadata.name={node}", bare=True)
             with suppress(ApiError, OSError, TimeoutError):  # told by the client; Kubernetes itself takes the pods off
@@ -773,8 +780,8 @@ class Controller:
                     self.world.node_gone(node)
 
     async def _catch_up(self) -> None:
-        """Until what was reserved before is known, be it by this controller before the API server was away, and each
-        job that was found has been looked at, but for those of namespaces whose writes take long."""
+        """Wait until every reservation is known that was written before it led (by another leader, or by itself before
+        the API server was away), and each job that it found has been looked at, except in slow namespaces."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.tuning.ask_s):
                 await self.informers["Workload"].catch_up(self.tuning.known_s)
@@ -789,9 +796,9 @@ class Controller:
                         return
 
     def _end_half_made_claims(self) -> None:
-        """Whoever led before may have ended when it had written for whom others leave, and not to all of those that
-        they do. Nobody evicts them any more: such a claim ends, and what is due is decided anew; who has been evicted
-        leaves."""
+        """End claims whose victims were not all evicted: the leader before may have ended after it wrote the claim, and
+        before it wrote the evictions, which nobody writes any more. What is due is decided anew. Victims that were
+        evicted leave all the same."""
         now, gangs = self.now(), tuple(self.state.workloads.values())
         stays_since = {gang.uid: gang.reserved_at for gang in gangs if gang.admission is not None and not gang.evicted}
         for gang in gangs:
@@ -800,8 +807,9 @@ class Controller:
                 continue
             made_at = record.until - self.rules.claim_ms
             if any(stays_since.get(uid, inf) <= made_at for uid in record.victims):
-                log.info("a claim was half made", **self._who_of(gang.key, ""))
-                # Without victims: who ended up with them evicts nobody for a while.
+                log.info("a claim was half made", **self._log_fields_of(gang.key, ""))
+                # Its victims are left out: with them it would count as a claim in vain, after which a gang may not
+                # evict.
                 self._will_write(Claim(gang.key, gang.uid, replace(record, victims=(), until=now // 1000 * 1000)))
 
     async def _decide(self) -> None:
@@ -819,9 +827,9 @@ class Controller:
             except MemoryError:  # no defect of the gang's, and what was half done in the books would stay so
                 raise
             except Exception:
-                # Nobody is admitted or evicted meanwhile; all else goes on: pods get their hosts, and what ended gives
-                # its quota back. A controller that ended here would meet the same objects when it is back. Others do
-                # not wait for a gang that cannot be decided on.
+                # A defect. Nothing is decided until the next try, but all else goes on: pods get their hosts, and gangs
+                # that ended give their quota back. Ending here would not help: a new process would meet the same
+                # objects. The gang that was looked at last sits out, so that others are decided on.
                 about = self.state.trying
                 failed += about in blamed
                 blamed.add(about)
@@ -831,7 +839,7 @@ class Controller:
                     told()
                 self.state.memos.forget()
                 if about is not None:
-                    self._without(about)
+                    self._have_sit_out(about)
                 await asyncio.sleep(wait)
                 self._pace.changed()
                 continue
@@ -858,7 +866,7 @@ class Controller:
         took = time.perf_counter() - began
         for told in self.watchers.plan:
             told(plan, took)
-        # Equal answers to equal questions: who is refused twice for the same reasons waits for something to change.
+        # A plan that decides nothing and refuses the same gangs for the same reasons as the last would do so again.
         stuck = not plan.decisions and plan.verdicts == self._last_verdicts
         self._last_verdicts = plan.verdicts
         if plan.more and not stuck:
@@ -868,7 +876,7 @@ class Controller:
         return plan
 
     def _will_write(self, decision: Decision) -> None:
-        """It counts from now on, and is on its way."""
+        """Assume a decision, and queue its write; unless it only takes back one that is not written yet."""
         seen = self.world.workloads.get(decision.key)
         job = self.world.job_of(seen) if seen is not None else None
         key = job or (ORPHAN, *decision.key)
@@ -883,7 +891,7 @@ class Controller:
         self.jobs.add(key)
 
     def _takes_back(self, decision: Decision, key: JobKey) -> bool:
-        """Does it take back what was decided, and is not written yet or could not be: then neither is."""
+        """Does a decision take back one that is not written yet, or could not be written? Then neither is written."""
         unwritten: Decision | None
         if isinstance(decision, Evict | Cancel) and isinstance(self._decisions.get(key), Admit):
             unwritten = self._decisions.pop(key)
@@ -895,14 +903,15 @@ class Controller:
         return True
 
     def verdict(self, key: Key) -> Verdict | None:
-        """Why a gang waits, as known now: who stands behind one of equal shape is refused as that one is, and was told
-        when the reason was another; and who is passed by was told other numbers."""
+        """Why a gang waits, as it is known now. Newer than what it was told, where a gang like it was refused since for
+        another reason, or where the numbers have changed."""
         told = self.verdicts.get(key)
         found = self.state.refused_since(key) if told is not None else None
         return told if found is None else self._in_jobs_words(found)
 
     def _in_jobs_words(self, verdict: Verdict) -> Verdict:
-        """A reason is told once, and may be read when the gang of which it speaks is gone."""
+        """The verdict with jobs named in its reason where it names Workloads: a reason may be read when those are
+        gone."""
 
         def job_of(key: Key) -> str:
             seen = self.world.workloads.get(key)
@@ -926,70 +935,75 @@ class Controller:
                 self._caught_up.set()
 
     async def _look(self, key: JobKey) -> None:
+        """Write the decision that is due for a key, or else take its next step; when that fails, look again later."""
         decision = self._decisions.pop(key, None)
         based_on = self._based_on.pop(key, None)
         if decision is None:
-            self.jobs.not_later(key)  # what is due is found anew, and nothing is of who is gone
+            self.jobs.not_later(key)  # this look finds anew when the next is due, if one is
         try:
             if decision is not None:
                 await self._carry_out(key, decision, based_on)
             elif key[0] == ORPHAN:
-                await self._orphan((key[1], key[2]))
+                await self._look_at_workload((key[1], key[2]))
             else:
                 await self._take_step(key)
             seen = self.world.workload_of(key)
             if decision is not None or seen is None or not self._unmade.keeps(seen.key):
                 self._failures.pop(key, None)
         except (Conflict, NotFound) as error:
-            # Seen too early or too late: the informers bring what is true, soon.
+            # It was decided on an old version, or the answer of a write is ahead of the watch: news is on its way.
             lost = self._failures.get(key, 0)
             level = log.warning if lost == RACES_LOST else log.debug
             level("looked at too old a version", kind=key[0], namespace=key[1], name=key[2], error=str(error))
             if lost >= RACES_LOST:
                 self._failed(key, error)
-            self._later(key, 0.05, 2.0)
+            self._look_again_later(key, 0.05, 2.0)
         except Fenced:
             return
         except Terminating as error:
             log.debug("its namespace is being deleted", kind=key[0], namespace=key[1], name=key[2], error=str(error))
-            self._later(key, 5.0, 60.0)
+            self._look_again_later(key, 5.0, 60.0)
         except (ApiError, OSError, TimeoutError) as error:
-            self._failed(key, error)
-            tries = self._failures.get(key, 0)
-            unserved = isinstance(error, Unserved)  # for all jobs alike
-            told_now = self._unserved.due() if unserved else tries in (0, LASTS)
-            level = log.warning if told_now and not unanswered(error) else log.debug
-            level("write failed", **self._who(key), error=str(error))
-            answered = isinstance(error, ApiError) and not unserved and not unanswered(error)
-            if isinstance(error, Invalid | Forbidden) or (answered and tries % TOLD_EVERY == LASTS):
-                self._refused(key, error)
-            self._later(key, 0.5, 60.0)
+            self._tell_write_failed(key, error)
+            self._look_again_later(key, 0.5, 60.0)
         except MemoryError:
             raise
         except Exception as error:
             self._failed(key, error)
-            log.exception("step failed", **self._who(key))
+            log.exception("step failed", **self._log_fields(key))
             if (job := self.world.jobs.get(key)) is not None:
-                # In equal words each time: they stand as one Event, for as long as it goes on.
+                # Always in the same words, so that they are one Event with a count for as long as this goes on.
                 self.actuator.record(key, job, "Warning", STEP_FAILED, _STEP_FAILED)
-            self._later(key, 5.0, 300.0)
+            self._look_again_later(key, 5.0, 300.0)
+
+    def _tell_write_failed(self, key: JobKey, error: Exception) -> None:
+        """Count a failed write, log it, and tell the job's owner of a refusal that does not pass by itself."""
+        self._failed(key, error)
+        tries = self._failures.get(key, 0)
+        unserved = isinstance(error, Unserved)  # it fails for all jobs alike
+        told_now = self._unserved.due() if unserved else tries in (0, LASTS)
+        level = log.warning if told_now and not unanswered(error) else log.debug
+        level("write failed", **self._log_fields(key), error=str(error))
+        answered = isinstance(error, ApiError) and not unserved and not unanswered(error)
+        if isinstance(error, Invalid | Forbidden) or (answered and tries % TOLD_EVERY == LASTS):
+            self._tell_refused(key, error)
 
     async def _carry_out(self, key: JobKey, decision: Decision, based_on: Workload | None) -> None:
         """The write of a decision. Raises what `Actuator.carry_out` does."""
         try:
             made = await self.actuator.carry_out(decision, based_on)
         except BaseException as error:
-            self._not_made(key, decision, error)
+            self._write_failed(key, decision, error)
             raise
         self._unmade.made(decision.key)
         self._wrote_at = time.monotonic()
         kept = isinstance(decision, Claim) and not self.statuses.has("Workload", "claim")
         if not kept and self.state.assumes(decision):
-            # Its answer, or a newer version, is known by now, and does not show it.
-            log.warning("a decision that was written is not there", **self._who_of(decision.key, made))
+            # The answer of the write, or a newer version, has been seen by now, and the decision is not in it.
+            log.warning("a decision that was written is not there", **self._log_fields_of(decision.key, made))
             self._forget(key, decision)
         if made:
-            self._told_decision(decision, made)
+            self._tell_decision(decision, made)
         if key[0] != ORPHAN:
             self.jobs.add(key)
 
@@ -1014,20 +1028,20 @@ class Controller:
                 told(key, due.step)
             if log.is_enabled_for(logging.DEBUG):
                 why = getattr(due.step, "message", "")
-                log.debug("step", **self._who(key), step=type(due.step).__name__, why=why)
+                log.debug("step", **self._log_fields(key), step=type(due.step).__name__, why=why)
         elif due.at is not None:
             self.jobs.add_after(key, (due.at - now) / 1000 + 0.005)
 
     def _made_lately(self, key: JobKey) -> float:
-        """Seconds until a Workload is made for this job. One that was made a moment ago and is gone was deleted with
-        the job, as a rule, and the news of that is on its way."""
+        """Seconds to wait before another Workload is made for this job. If one was made a moment ago and is gone, the
+        job was mostly deleted with it, and news of that is on its way."""
         now = time.monotonic()
         while self._made and (first := next(iter(self._made))) and self._made[first] <= now - MADE_AGAIN_S:
             del self._made[first]
         return self._made[key] + MADE_AGAIN_S - now if key in self._made else 0.0
 
     def _forget(self, job: JobKey, decision: Decision) -> None:
-        """This will not be written (now): it counts no more, nor what was decided meanwhile because of it."""
+        """A decision will not be written (for now): it no longer counts, nor does what was decided on top of it."""
         self.state.apply(Forgotten(decision))
         if isinstance(decision, Admit) and isinstance(self._decisions.get(job), Evict | Cancel | Replace):
             del self._decisions[job]
@@ -1037,8 +1051,9 @@ class Controller:
         self._pace.changed()
 
     def _decide_again(self, job: JobKey, decision: Decision) -> None:
-        """Its write failed, and it need not count any longer before it is decided anew. Who evicts waits for those that
-        he evicts, and evicts nobody else meanwhile: where one holds what he held then, he is evicted as before."""
+        """The write of a decision failed, and it no longer counts until it is decided anew. An eviction is written
+        again as it was where its victim still holds what it held then: the gang it is for waits for just this victim,
+        and evicts no other meanwhile."""
         self._forget(job, decision)
         if not isinstance(decision, Evict) or not self.leading or job in self._decisions:
             return
@@ -1051,8 +1066,8 @@ class Controller:
         if gang.reserved_at <= claim.until - self.rules.claim_ms:
             self._will_write(decision)
 
-    def _without(self, key: Key) -> None:
-        """A decision failed over this gang: it, and those that ask for the same, sit out for a while."""
+    def _have_sit_out(self, key: Key) -> None:
+        """A decision raised over this gang: have it, and all that ask for the same, sit out for a while."""
         seen = self.world.workloads.get(key)
         if seen is None or seen.view.value.admission is not None:
             return
@@ -1063,8 +1078,9 @@ class Controller:
             text = f"No decision can be made on it, by a defect of the controller: again in {SITS_OUT_MS // 60_000} min"
             self.actuator.record(job, self.world.jobs[job], "Warning", "DecisionFailed", text)
 
-    def _not_made(self, job: JobKey, decision: Decision, error: BaseException) -> None:
-        """The write of a decision failed: it keeps its room for a moment, or its gang sits out, in memory alone."""
+    def _write_failed(self, job: JobKey, decision: Decision, error: BaseException) -> None:
+        """The write of a decision failed. It keeps its room until it is made again (`unmade`), or no longer counts;
+        then the gang may have to sit out. Both are known in memory only."""
         seen = self.world.workloads.get(decision.key)
         if seen is None or not isinstance(error, Exception) or isinstance(error, Fenced | NotFound):
             self._forget(job, decision)
@@ -1075,7 +1091,7 @@ class Controller:
             self.world.sit_out(decision.key, now, now + int(wait_s * 1000))
             self._forget(job, decision)
 
-    def _later(self, key: JobKey, base_s: float, most_s: float) -> None:
+    def _look_again_later(self, key: JobKey, base_s: float, most_s: float) -> None:
         """Look again, later with each failure in a row; not at a Workload that went meanwhile."""
         if key[0] == ORPHAN and key[1:] not in self.world.workloads:
             self._failures.pop(key, None)
@@ -1086,27 +1102,27 @@ class Controller:
         count = self._failures[key] = self._failures.get(key, 0) + 1
         return float(min(most_s, base_s * 2 ** min(count - 1, 16)))
 
-    def _refused(self, key: JobKey, error: Exception) -> None:
+    def _tell_refused(self, key: JobKey, error: Exception) -> None:
         job = self.world.jobs.get(key)
         if job is not None:
             self.actuator.record(key, job, "Warning", REFUSED, f"The API server refused a change: {error}"[:900])
 
-    def _told_decision(self, decision: Decision, made: str) -> None:
+    def _tell_decision(self, decision: Decision, made: str) -> None:
         for told in self.watchers.decision:
             told(decision)
         if not log.is_enabled_for(logging.INFO):
             return
         if isinstance(decision, Admit) and not decision.admitted:
-            log.info("reserved", **self._who_of(decision.key, made), checks=list(decision.checks))
+            log.info("reserved", **self._log_fields_of(decision.key, made), checks=list(decision.checks))
         elif isinstance(decision, Evict):
             reason, cause = evicted_as(decision.reason)
             by = "/".join(decision.preemptor)
-            log.info("evicted", **self._who_of(decision.key, made), reason=reason, cause=cause, by=by)
+            log.info("evicted", **self._log_fields_of(decision.key, made), reason=reason, cause=cause, by=by)
         elif isinstance(decision, Replace):
-            log.info("nodes replaced", **self._who_of(decision.key, made))
+            log.info("nodes replaced", **self._log_fields_of(decision.key, made))
 
-    def _who_of(self, key: Key, decision: str) -> dict[str, str]:
-        """What a line of the log says of the gang that it is about."""
+    def _log_fields_of(self, key: Key, decision: str) -> dict[str, str]:
+        """Fields by which a log line names the gang it is about, with the id of the decision."""
         seen = self.world.workloads.get(key)
         kind, name = seen.view.owner if seen is not None else ("", "")
         return {
@@ -1118,26 +1134,27 @@ class Controller:
             "decision": decision,
         }
 
-    def _who(self, key: JobKey) -> dict[str, str]:
-        """The same of a job, whose Workload may not be there, or of a Workload whose job is not."""
+    def _log_fields(self, key: JobKey) -> dict[str, str]:
+        """The same for a key of the jobs queue; a job may have no Workload, and a Workload no job."""
         if key[0] == ORPHAN:
-            return self._who_of(key[1:], "")
+            return self._log_fields_of(key[1:], "")
         seen = self.world.workload_of(key)
         if seen is not None:
-            return self._who_of(seen.key, self.actuator.decision_of(key))
+            return self._log_fields_of(seen.key, self.actuator.decision_of(key))
         return {"kind": key[0], "namespace": key[1], "name": key[2]}
 
     async def _leaves_pods(self, key: JobKey) -> bool:
-        """Does a JobSet that is over, which says nothing of its pods, have some of which nothing was heard yet."""
+        """Has a JobSet that is over pods that are not known here? Its status says nothing of them, so it is looked
+        up."""
         seen = self.world.workload_of(key)
         if key[0] != JOBSET.kind or seen is None or seen.view.value.admission is None:
             return False
         return await self.actuator.unseen_pods(seen)
 
-    async def _orphan(self, key: Key) -> None:
+    async def _look_at_workload(self, key: Key) -> None:
         seen = self.world.workloads.get(key)
         if seen is not None and self.world.is_beside(seen):
-            await self._beside(seen)
+            await self._drop_beside(seen)
             return
         if seen is None or self.world.job_of(seen) is not None:
             return
@@ -1163,7 +1180,7 @@ class Controller:
             return
         self.jobs.add_after((ORPHAN, *key), 1.0)
 
-    async def _beside(self, seen: WorkloadSeen) -> None:
+    async def _drop_beside(self, seen: WorkloadSeen) -> None:
         step = beside_step(seen.view).step
         if isinstance(step, DeleteWorkload):
             self.world.gives_up_place(seen.uid)
@@ -1172,7 +1189,8 @@ class Controller:
             await self.actuator.take_bare(seen, step)
 
     async def _explain(self) -> None:
-        """One after the other, but of one namespace nobody waits long for what is written in another."""
+        """Tell gangs why they wait, one after the other; a slow write in one namespace does not hold up others for
+        long."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(EXPLAIN_PAUSE_S)
@@ -1187,8 +1205,8 @@ class Controller:
                         await asyncio.sleep(telling.result())
 
     async def _explain_one(self, key: Key) -> float:
-        """Tell a gang why it waits; seconds for which nothing else is to be told. Raises Fenced and MemoryError alone:
-        a defect over one reason keeps nobody from deciding."""
+        """Tell a gang why it waits; seconds to rest before the next is told. Raises Fenced and MemoryError only: a
+        defect in the wording of one reason must not stop the decisions."""
         self._explaining.add(key[0])
         try:
             return await self._tell_why(key)
@@ -1196,7 +1214,7 @@ class Controller:
             raise
         except Exception as error:
             self._failed((ORPHAN, *key), error)
-            log.exception("reason not told", **self._who_of(key, ""))
+            log.exception("reason not told", **self._log_fields_of(key, ""))
             return 0.0
         finally:
             self._explaining.discard(key[0])
@@ -1219,7 +1237,7 @@ class Controller:
         except (ApiError, OSError, TimeoutError) as error:
             self._failed(job or (ORPHAN, *key), error)
             tell = log.debug if self._unheard or unanswered(error) else log.warning
-            tell("reason not written", **self._who_of(key, ""), error=str(error))
+            tell("reason not written", **self._log_fields_of(key, ""), error=str(error))
             self._explain_later(key)
             self._unheard = True
             return 1 / self.tuning.explain_busy_per_s
@@ -1228,25 +1246,25 @@ class Controller:
         if not wrote:
             return 0.0
         why = verdict.why
-        log.info("waits", **self._who_of(key, wrote), reason=why.reason.value, detail=why.detail.value)
+        log.info("waits", **self._log_fields_of(key, wrote), reason=why.reason.value, detail=why.detail.value)
         return 1 / (self.tuning.explain_busy_per_s if self._busy() else self.tuning.explain_per_s)
 
     def _explain_later(self, key: Key) -> None:
         self._unexplained.add_last(key, time.monotonic())
 
-    def _everybody(self) -> list[JobKey]:
-        """Jobs, the oldest first, for who has a Workload first is in line first; and Workloads that stand for none of
-        ours."""
+    def _all_keys(self) -> list[JobKey]:
+        """Keys of all jobs, the oldest first (in the order of their Workloads they stand in line), and of Workloads
+        without a job of ours."""
         jobs = sorted(self.world.jobs, key=lambda key: (self.world.jobs[key].created_ms, self.world.jobs[key].arrival))
         bare = [(ORPHAN, *seen.key) for seen in self.world.workloads.values() if self.world.is_bare(seen)]
         return [*jobs, *bare]
 
     async def _sweep(self) -> None:
-        """Now and then: Workloads without a job, and everybody whom nothing woke, some each second."""
+        """Look at Workloads without a job, and at all keys in case some event was missed; so many keys each second."""
         while True:
             for seen in self.world.orphans():
                 self._sweep_soon(seen)
-            everybody = self._everybody()
+            everybody = self._all_keys()
             lasts = max(self.tuning.sweep_s, len(everybody) / self.tuning.swept_per_s)
             parts = max(1, min(len(everybody), int(lasts)))
             for part in range(parts):
@@ -1259,13 +1277,13 @@ class Controller:
                 self._pace.changed()
 
     async def _lay_ghosts(self) -> None:
-        """What deleted Workloads hold on lost nodes is free as soon as these count as gone: no event says so."""
+        """Free what deleted Workloads hold on lost nodes as soon as these count as gone; no event tells of that."""
         while True:
             await asyncio.sleep(1.0)
             self.world.lay_ghosts(self.now())
 
     async def _tell_standstill(self) -> None:
-        """That pods are made, or placed, for nobody is the fault of no job: the log tells it, and a metric."""
+        """Log when no pods are made, or placed, for any gang, and when that is over. No job is to blame for it."""
         told: set[str] = set()
         while True:
             for what, gangs in self.numbers.standstills():
@@ -1278,8 +1296,8 @@ class Controller:
             await asyncio.sleep(5.0)
 
     async def _check_books(self) -> None:
-        """The books against a fresh computation from the same facts, and the copies, one in each turn, against what
-        the API server has; a difference is a bug, of ours or of a watch, and is reported."""
+        """Compare the books with a fresh computation from the same facts and, one kind each time, the copies with what
+        the API server has. A difference is a bug, here or in a watch, and is reported."""
         part, parts = 0, 8  # of the nodes, so that a large cluster stops nobody for long
         found = [0] * parts
         copies, differing = deque(self.informers), Counter[str]()
@@ -1308,12 +1326,12 @@ class Controller:
 
 
 def _shown(job: JobView) -> tuple[Any, ...]:
-    """What the page shows of a job itself."""
+    """The fields of a job that the page shows."""
     return (job.ready, job.succeeded, job.suspended, job.pods_expected, job.finished, job.ending, job.message)
 
 
 def _other_queues(old: Workload, new: Workload) -> bool:
-    """Does a change of a gang concern queues that the gang is not of any more?"""
+    """Did the gang leave a queue (LocalQueue, or the ClusterQueue of its reservation) by this change?"""
     if old.queue != new.queue:
         return True
     before = old.admission.cluster_queue if old.admission is not None else ""
@@ -1321,7 +1339,7 @@ def _other_queues(old: Workload, new: Workload) -> bool:
 
 
 def _key_of(engine_class: type, item: Item[Any]) -> str | Key:
-    """By which the engine knows it."""
+    """The key by which the engine knows the object."""
     return (item.namespace, item.name) if engine_class is LocalQueue else item.name
 
 

@@ -8,18 +8,23 @@ so a crash between any two writes heals by looking again. The order of the write
   evict   Evicted=True (Workload status, keeps the reservation), then suspend (the job), wait until the pods are gone,
           put the template back (the job), then release the reservation (Workload status).
 
-"Gone" is more than a look at the job's status. A job that was unsuspended and suspended again before its controller had
-noticed still says Suspended=True from before, with no pods, and makes its pods afterwards. So of a Job whose start was
-not noticed Suspended=False is said before it is suspended: its controller, which writes no status over a newer one,
-then says Suspended=True of this stop, and of a Job that it may not even have begun to start. Then gone is:
-Suspended=True, none active or terminating by the job's own count, and no live pod by owner. The start of a JobSet,
-which another controller starts and stops, is first let be acknowledged, within a bound; both are asked of each of its
-Jobs as well; that one of them goes on acknowledges its start, too, for one whose Jobs start in order says
-Suspended=False with the last of them. Its controller may be stuck (a Job of it is refused, say) and stop nothing: after
-the same bound its Jobs are stopped for it, and it is gone with them. The Job controller may leave a Job alone, and wake
-for nothing but a change of it: after that bound it is reminded, of a stop as of pods that it is to make. Pods on a node
-that has been gone for long are not waited for. What a job left behind that ran before it was held is gone, in the same
-sense and within the same bound, before the job is started.
+A job's pods are *gone* when three things agree: its condition Suspended is True, its own status counts no active and no
+terminating pod, and no live pod is owned by it. All three are needed, because each is written late by somebody else:
+
+- A Job that is started and suspended again before its controller noticed the start still says Suspended=True from
+  before, with no pods, and the controller makes the pods afterwards. So where a start was not noticed, Suspended=False
+  is written in the controller's stead before the Job is suspended (`SayResumed`). The controller never writes a status
+  over a newer one, so that the Suspended=True that comes next is about this stop.
+- A JobSet has a controller of its own, which starts and stops its Jobs. A start is given time to be acknowledged before
+  the JobSet is stopped (`Settings.acknowledge_ms`), and both are asked of each of its Jobs as well. One Job that runs
+  is acknowledgement enough: with startupPolicy InOrder a JobSet says Suspended=False with its last Job only.
+- A JobSet's controller may be stuck, for example because a Job of it is refused, and stop nothing. After that time its
+  Jobs are stopped for it (`StopPods`).
+- The Job controller may leave a Job alone and wake only when the Job is changed. After that time it is reminded of a
+  stop that is due, or of pods that are (`RemindController`).
+
+Pods on a node that has been gone for long are not waited for. A job that ran before it was held may have left pods
+behind: it is started when these are gone, in the same sense and within the same time.
 
 Decisions about who is admitted or evicted for whom are the engine's; what is decided here concerns one job alone:
 timeouts, deactivation, stopped queues, admission checks, lost nodes, changes by its owner.
@@ -36,11 +41,12 @@ from admission.jobs.kinds import JOB, JOBSET, JobKey, JobView
 from admission.kube.clock import NOT_SET, SetAhead
 
 DEACTIVATED = Reason.DEACTIVATED.value
-"""Reason of an eviction: the Workload is switched off. In a condition, what for may stand behind it."""
+"""Reason of an eviction: the Workload is deactivated. In a condition the cause may follow: DeactivatedDueTo..."""
 IN_PLACE = 8
-"""Most nodes that are replaced under a running gang at once; beyond that it starts anew as a whole."""
+"""At most so many nodes are replaced at once under a running gang; one that lost more is started anew as a whole."""
 STANDSTILL_MS = 3_600_000
-"""So much longer has a gang that has not run yet while pods are made for nobody and nothing says why."""
+"""So much longer a gang that has not run yet may take to become ready while no pods are made for anybody, and nothing
+says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +62,9 @@ class Settings:
     refused_ms: int = 60_000
     """A start, or pods, that the API server refuses for so long evict a gang that has not been whole yet."""
     acknowledge_ms: int = 330_000
-    """Bound on waiting for the job controller to acknowledge a start before it is taken back. Whoever is not waited for
-    may make pods after the quota was given to others. Longer than the five minutes for which that controller leaves a
-    Job alone when it expects to see pods that it will not see."""
+    """Bound on waiting for a job's controller to acknowledge a start or a stop. A controller that is not waited for may
+    make pods after the quota went to others. Longer than the five minutes for which the Job controller leaves a Job
+    alone while it expects pods that it will not see."""
     backoff_base_ms: int = 60_000
     backoff_max_ms: int = 3_600_000
     backoff_limit: int | None = None
@@ -66,27 +72,27 @@ class Settings:
     """Pods of a running gang that are done give their quota back at most this often, and never at once: most gangs
     are soon done whole."""
     as_kueue: bool = False
-    """Who waits is evicted, too, when it is switched off; when it is switched on again that is said at once, and the
-    time that it has run still counts: there are readers that know it so. And whoever was ready has `recovery_ms` to be
-    so again, however young its pods are."""
+    """Act as Kueue does where others rely on it: a Workload that is deactivated while it waits gets Evicted=True, one
+    that is activated again gets Requeued=True at once, and the time that it has run still counts towards its maximum.
+    And a gang that was ready has `recovery_ms` to be ready again, however young its pods are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What the API server said last of pods of one gang that it refuses to make."""
+    """What the API server said last when it refused to create pods of one gang. Times in ms since the epoch."""
 
     looked_at: int
     said_at: int = 0
     said: str = ""
-    """Nothing was found: whoever makes the pods is slow, or is not there."""
+    """Empty where no refusal was found: whatever creates the pods is slow, or not there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """More pods on nodes than are charged, those that still end among them."""
+    """A gang has more pods on nodes than it is charged for, counting those that are still terminating."""
 
     since: int
-    """0: far more."""
+    """ms since the epoch; 0: there are so many more that nothing is waited for."""
     pods: int
     charged: int
     pod_set: str = ""
@@ -199,13 +205,13 @@ class Reprioritize:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTries:
-    """Whoever is set active again begins anew: its tries are not counted, it waits for no backoff, it tries the flavors
-    in its queue's order, and it may run for its maximum (in Kueue mode for what is left of it)."""
+    """A Workload that was activated again begins anew: no count of tries, no backoff, flavors in its queue's order, and
+    its full maximum execution time (in Kueue mode what is left of that)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reactivate:
-    """Say that it was switched on again and is queued."""
+    """Write Requeued=True: it was activated again and is queued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +221,7 @@ class DeleteWorkload:
 
 @dataclass(frozen=True, slots=True)
 class LetWorkloadGo:
-    """It is being deleted and stands for nothing: take our finalizer off."""
+    """Take our finalizer off a Workload that is being deleted and holds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +243,14 @@ class SuspendJob:
 
 @dataclass(frozen=True, slots=True)
 class SayResumed:
-    """Say Suspended=False of a Job that was started, in the stead of its controller, which has not noticed."""
+    """Write Suspended=False to a Job whose controller has not noticed that it was started: see the module."""
 
 
 @dataclass(frozen=True, slots=True)
 class SayStarted:
-    """Give a Job that came to its end while it was suspended a start time. Its controller took that away as it stopped
-    the Job, and without it the API server lets nobody call one finished: whoever waits for that would wait for ever."""
+    """Give a start time to a Job that came to its end while it was suspended. Its controller cleared that when it
+    suspended the Job, and the API server refuses the conditions Complete and Failed without one: the Job would never
+    be finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +352,8 @@ class SyncChecks:
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """Checks said no to a Workload that holds nothing, mostly too late: with its next reservation they are asked."""
+    """Reset checks that refused a Workload that holds nothing (their answer came too late, mostly): they are asked
+    again with its next reservation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +364,8 @@ class FinishWorkload:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Pods of a running gang will not run again, and somebody waits for their quota."""
+    """Give back the quota of pods of a running gang that are done and will not run again, because others wait for it.
+    pods: (pod set, number)."""
 
     pods: tuple[tuple[str, int], ...]
 
@@ -368,7 +377,7 @@ class Ungate:
 
 @dataclass(frozen=True, slots=True)
 class LookForRefusal:
-    """Read what the API server said of pods that ought to be there. The one step that writes nothing."""
+    """Read from Events why pods that should be there were refused. The one step that writes nothing."""
 
     at: int
 
@@ -409,7 +418,7 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """All that is seen of one job at one moment."""
+    """All that is known of one job at one moment: what `next_step` decides on. Times are in ms since the epoch."""
 
     job: JobView | None
     workload: WorkloadView | None
@@ -421,7 +430,7 @@ class Sight:
     within: bool = False
     """It is a Job of a JobSet that is governed."""
     outside: bool = False
-    """It is not governed because its namespace is not; its queue label, if it has one, holds it all the same."""
+    """It is not governed because its namespace is not. A queue label holds it suspended all the same."""
     stop_policy: StopPolicy = StopPolicy.NONE
     """Of the ClusterQueue; the LocalQueue's where that is stricter."""
     stopped_by: str = ""
@@ -457,8 +466,8 @@ class Sight:
     going: tuple[JobKey, ...] = ()
     """Jobs of a JobSet that are not suspended."""
     unheard: int = 0
-    """Jobs of a JobSet of which the job controller has not acknowledged the last start, or their stop if they are to
-    stop."""
+    """Number of Jobs of a JobSet whose last start, or whose stop if they are to stop, the Job controller has not
+    acknowledged."""
     idle: tuple[tuple[JobKey, int], ...] = ()
     """Jobs (of a JobSet: its Jobs) that are to stop and have not, or that are to have more pods than they have, and
     since when that is seen, or the Job controller was last reminded of it."""
@@ -486,7 +495,7 @@ NOTHING = Next()
 
 
 def earliest(*times: int | None) -> int | None:
-    """Of those that there are."""
+    """The earliest of these times that are not None; None if all are."""
     return min((at for at in times if at is not None), default=None)
 
 
@@ -565,8 +574,8 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
 
 
 def _or_remind(seen: Sight, settings: Settings, now: int, at: int | None) -> Next:
-    """Wait until `at` for what the Job controller is to do, and remind it where it has not for long. For as long as it
-    may leave a Job alone it would look in vain; one that is merely slow looks no later for it."""
+    """Look again at `at`, or remind the Job controller of what it has been due to do for `acknowledge_ms`. Sooner would
+    be in vain, for it may leave a Job alone for nearly that long; one that is merely slow is not slowed by it."""
     due = {job: seen.set_ahead.now(since) + settings.acknowledge_ms for job, since in seen.idle}
     idle = tuple(job for job, then in due.items() if now >= then)
     if idle:
@@ -575,9 +584,9 @@ def _or_remind(seen: Sight, settings: Settings, now: int, at: int | None) -> Nex
 
 
 def _start(seen: Sight, settings: Settings, now: int) -> Next:
-    """A job that ran before it was held (before there was anybody to hold it, say) starts when its pods of then are
-    gone. Its controller may not have seen yet that it was to stop, and would go on with them: nobody has placed them,
-    and none counts as the gang's, which would be sent back as if it had none that is ready."""
+    """Start an admitted job, once pods are gone that it made before it was held (before Muster was installed, say). Its
+    controller may not have seen yet that it was to stop, and would adopt these pods: they have no places, and do not
+    count as the gang's, which would then be evicted for having too few that are ready."""
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     assert workload is not None
@@ -602,9 +611,9 @@ def bare_step(
     *,
     queue_goes: bool = False,
 ) -> Next:
-    """The same for a Workload that somebody made without a job that Muster knows. Whoever runs it starts at Admitted,
-    stops at Evicted, and says by taking status.admission away that nothing of it runs any more. class_value: of the
-    WorkloadPriorityClass that it names; None: it names none that there is."""
+    """As `next_step`, for a Workload without a job of a kind that Muster knows. Its author starts what it stands for at
+    Admitted, stops it at Evicted, and removes status.admission when nothing of it runs any more. class_value: value of
+    the WorkloadPriorityClass that it names; None where it names none that exists."""
     value = workload.value
     if _may_vanish(workload):
         return Next(LetWorkloadGo())
@@ -630,8 +639,8 @@ def bare_step(
 
 
 def _may_vanish(workload: WorkloadView) -> bool:
-    """Is it being deleted, with our finalizer alone in the way of that? Of what nobody here stops, nobody would say
-    that it has stopped."""
+    """Is it being deleted, and our finalizer all that is in the way? One that another controller manages is let go even
+    while it holds quota, for nobody would tell us when it has stopped."""
     value = workload.value
     return workload.deleting and workload.kept and (value.finished or value.admission is None or bool(value.unmanaged))
 
@@ -666,10 +675,9 @@ def _on_checks(value: Workload, required: tuple[str, ...] | None) -> Step | None
 
 
 def _ending(seen: Sight, end: str, settings: Settings, now: int) -> Next:
-    """A Job that has come to its end, and whose controller only waits for its last pods. It makes no more of them,
-    stops them by itself, and never says that it is suspended: there is nothing to evict. What its pods that are gone
-    held is given back; all of it, once there are none but on nodes that are gone. (With none at all it is finished
-    in a moment, unless it is suspended, and what holds for one that is not finished holds until then.)"""
+    """A Job that has succeeded or failed (`end`), and whose controller waits for its last pods before it says so. The
+    controller makes no more pods, stops the rest by itself, and never reports the Job as suspended, so that there is
+    nothing to evict. What pods held that are gone is given back; all of it once only pods on lost nodes are left."""
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     if workload is None or workload.value.finished:
@@ -685,9 +693,9 @@ def _ending(seen: Sight, end: str, settings: Settings, now: int) -> Next:
 
 
 def _leaving(seen: Sight) -> Next:
-    """A job that is being deleted and is still there, for a finalizer of somebody's. It takes no room any more, and
-    gives back what it has once its pods are gone; whoever must have that sooner has them stopped one by one, for the
-    Job controller neither makes nor stops pods of a Job that is being deleted."""
+    """A job that is being deleted and kept by a finalizer of somebody else. It is given no room any more, and gives
+    back what it has when its pods are gone. If it is evicted before that, they are stopped one by one: the Job
+    controller neither makes nor stops pods of a Job that is being deleted."""
     workload, pods = seen.workload, seen.pods
     if workload is None or workload.value.finished:
         return NOTHING
@@ -700,8 +708,8 @@ def _leaving(seen: Sight) -> Next:
 
 
 def _gone(workload: WorkloadView, why: str) -> Next:
-    """Nothing is left of what it stood for. What is deleted already, and kept by a finalizer of somebody's, holds
-    nothing from here on."""
+    """Nothing runs of what a Workload stood for: delete it. One that is deleted already, and kept by a finalizer of
+    somebody else, has its reservation taken back."""
     if not workload.deleting:
         return Next(DeleteWorkload(why))
     if _may_vanish(workload):
@@ -715,13 +723,14 @@ def _stop_strays(pods: PodTally) -> StopPods | None:
 
 
 def beside_step(workload: WorkloadView) -> Next:
-    """The same for a Workload whose job has another that counts: Kueue makes one more for an elastic job that grows,
-    and takes it for both."""
+    """As `next_step`, for a Workload whose job has another one that counts. For an elastic job that grows Kueue makes
+    one more Workload, which stands for both."""
     return _gone(workload, "another Workload counts for its job")
 
 
 def next_orphan_step(workload: WorkloadView, pods: PodTally) -> Next:
-    """The same for a Workload whose job is gone; that it is, is looked up before it is deleted."""
+    """As `next_step`, for a Workload whose job is gone. (Before the Workload is deleted a live read must confirm
+    that.)"""
     stop = _stop_strays(pods)
     if stop is not None and workload.value.evicted:
         return Next(stop)
@@ -748,9 +757,10 @@ def _spare_at(seen: Sight, settings: Settings) -> int | None:
 
 
 def _ungoverned(seen: Sight, settings: Settings, now: int) -> Next:
-    """A job that is no longer ours to govern (its label was taken off, its namespace is not governed any more, or jobs
-    without a label are not): nothing of it stays reserved. It stays suspended, for many at once would start beside
-    those that wait; what no label says is noted on it, so that it is found."""
+    """A job that Muster does not govern any more: its label was removed, its namespace is not governed any more, or
+    jobs without a label are not. Its reservation is taken back. It stays suspended, because many that were let go at
+    once would all start beside the jobs that wait; a label notes on it that nobody queues it, so that people find
+    it."""
     job, workload = seen.job, seen.workload
     assert job is not None
     if workload is None:
@@ -772,7 +782,7 @@ def _ungoverned(seen: Sight, settings: Settings, now: int) -> Next:
 
 
 def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) -> Next:
-    """Stop the job, wait for its pods, put its template back, then `then`."""
+    """Stop the job, wait until its pods are gone (see the module), put its template back; then take the step `then`."""
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     evicted_at = workload.value.evicted_at if workload is not None else 0
@@ -810,13 +820,14 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
 
 
 def _is_frozen(job: JobView) -> bool:
-    """1.35 and older refuse template changes while a start time is set, and nobody clears it."""
+    """Is its template immutable although it is suspended? Kubernetes 1.35 and older refuse changes while a start time
+    is set, which nobody clears."""
     return job.start_time_set and job.suspended_condition and job.template_frozen
 
 
 def _in_place(seen: Sight) -> bool:
-    """Are single pods of this gang replaced when they lose their node: it survives that, and its pods ask for their
-    hosts one by one."""
+    """Are the pods of this gang replaced one by one when they lose their nodes, instead of evicting it? So where the
+    job survives the loss of a pod, and each pod gets its host through a scheduling gate."""
     job, workload = seen.job, seen.workload
     return (
         job is not None
@@ -830,7 +841,7 @@ def _in_place(seen: Sight) -> bool:
 
 
 def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | None:
-    """Why a reserved or admitted gang must leave for reasons of its own, or None."""
+    """The eviction that is due for a gang that holds quota, for a reason of its own (not for another gang); or None."""
     job, workload = seen.job, seen.workload
     assert job is not None
     assert workload is not None
@@ -847,14 +858,15 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         return _unfit(seen, settings, now)
     most = settings.backoff_limit
     if told == _SWITCHED_OFF and most is not None and workload.requeue_count >= most:
-        # Whoever gives one up switches it off first, and may get no further than that.
+        # A gang that is given up is deactivated first, and the controller may have ended before it wrote why.
         last = _unfit(seen, settings, now)
         return last if last is not None and last.backoff and last.counted else told
     return told
 
 
 def _unfit(seen: Sight, settings: Settings, now: int) -> EvictWorkload | None:
-    """The same of one that nobody has told to leave."""
+    """As `_own_eviction`, where nobody has told the gang to leave: by what is seen of its job, nodes and pods. The
+    order is that of the rules: the first that holds gives the reason."""
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     assert workload is not None
@@ -911,25 +923,25 @@ def _unfit(seen: Sight, settings: Settings, now: int) -> EvictWorkload | None:
             backoff=True,
             cause="WaitForStart",
         )
-    deadline, had, phase = _ready_deadline(seen, settings)
-    if deadline is not None and now >= deadline:
+    deadline = _ready_deadline(seen, settings)
+    if deadline.at is not None and now >= deadline.at:
         for_nobody = _for_nobody(seen, settings)
         return EvictWorkload(
             "PodsReadyTimeout",
-            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}{_unplaced(pods)}"
+            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {deadline.had}{_unplaced(pods)}"
             + (f"; pods are {for_nobody} for nobody, and this counts as no try" if for_nobody else ""),
             backoff=True,
             counted=not for_nobody,
-            cause=phase,
+            cause=deadline.phase,
             out_of_stock=() if settings.as_kueue else pods.out_of_stock,
         )
     return None
 
 
 def _cannot_start(seen: Sight, settings: Settings) -> EvictWorkload | None:
-    """A policy of somebody, say, does not let it start: nobody else could have its room for as long as that stands. It
-    did so still when the time was over: who was not asked since (the API server was away, or the next try is not due)
-    may let it start by now."""
+    """An eviction where the API server refuses the start, for example by a policy of somebody, for so long that others
+    should have the room. Only if it was still refused after that time: without a try since then (the API server was
+    away, or the next try is not due) it may be let start by now."""
     if seen.start_refused is None or settings.pods_ready_ms is None:
         return None
     since, last, said = seen.start_refused
@@ -950,7 +962,7 @@ def _told_to_leave(
     paused: bool = False,
     queue_goes: bool = False,
 ) -> EvictWorkload | None:
-    """Somebody said so: its owner, a queue's stop policy or deletion, or an admission check."""
+    """An eviction that somebody asked for: its owner, a queue's stop policy or deletion, or an admission check."""
     value = workload.value
     if workload.deleting:
         return EvictWorkload(DEACTIVATED, "Its Workload was deleted")
@@ -987,7 +999,7 @@ def _said_no(value: Workload, required: tuple[str, ...] | None) -> EvictWorkload
 
 
 def ran_out(workload: WorkloadView, now: int, set_ahead: SetAhead = NOT_SET) -> EvictWorkload | None:
-    """Has it run for its maximum, earlier admissions included."""
+    """An eviction for good, where it has run for its maximum execution time, earlier admissions included; else None."""
     value, limit = workload.value, workload.max_execution_s
     ran = value.run_ms + (now - set_ahead.now(value.admitted_at) if value.admitted else 0)
     if limit is None or ran < limit * 1000:
@@ -1003,8 +1015,8 @@ def _runs_out_at(workload: WorkloadView, set_ahead: SetAhead) -> int | None:
 
 
 def _emptied(seen: Sight, settings: Settings) -> int | None:
-    """When a gang that can have no pods any more must leave, for its namespace is being deleted: its job goes only with
-    the last of the namespace's pods, which may be somebody else's and take long. Most go, or fail, sooner."""
+    """When a gang must leave that can have no pods any more because its namespace is being deleted. Its job is deleted
+    only after the last pod of the namespace, which may be somebody else's and take long. Most go, or fail, sooner."""
     job, pods = seen.job, seen.pods
     if not seen.terminating or pods.live:
         return None
@@ -1014,7 +1026,8 @@ def _emptied(seen: Sight, settings: Settings) -> int | None:
 
 
 def _unschedulable(seen: Sight, settings: Settings) -> int | None:
-    """When a gang must leave of which a pinned pod cannot be placed; None while all can, or no node is heard of."""
+    """When a gang must leave because kube-scheduler cannot place a pinned pod; None while all can be placed, or no node
+    is heard of."""
     since = seen.pods.unschedulable_since
     if since is None or seen.heard_since is None:
         return None
@@ -1023,8 +1036,8 @@ def _unschedulable(seen: Sight, settings: Settings) -> int | None:
 
 
 def _excess(seen: Sight, settings: Settings) -> int | None:
-    """When a gang with more pods than were admitted must leave; None while it has no more. Pods that take over from
-    others may for a moment stand beside them; for longer they would use what nobody charges."""
+    """When a gang must leave because it has more pods than were admitted; None while it has not. For a moment pods may
+    stand beside those that they replace; for longer they use what is charged to nobody."""
     beyond = seen.pods.beyond
     return None if beyond is None else seen.set_ahead.now(beyond.since) + settings.unschedulable_ms
 
@@ -1042,8 +1055,9 @@ def _said_of_excess(beyond: Beyond | None) -> str:
 
 
 def _without_pods_since(seen: Sight, settings: Settings) -> int | None:
-    """Since when none of the pods was made that a gang lacks which has not been whole yet; None where it lacks none, or
-    may have been whole: what it has done since then is not thrown away for one pod that is refused for a minute."""
+    """Since when no pod was created for a gang that lacks some and has never had all of its pods ready. None where it
+    lacks none, or may have been complete: its work since then is not thrown away for one pod that is refused for a
+    minute."""
     workload, pods = seen.workload, seen.pods
     running = workload is not None and workload.value.admitted and seen.job is not None and not seen.job.suspended
     if not running or pods.missing_since is None or pods.behind_since is not None:
@@ -1060,7 +1074,7 @@ def _without_pods_since(seen: Sight, settings: Settings) -> int | None:
 
 
 def _looks_for_refusal_at(seen: Sight, settings: Settings) -> int | None:
-    """When to look up who refuses the pods that a gang lacks: ever more seldom, while nothing is found."""
+    """When to look up what refuses the pods that a gang lacks: less and less often, while nothing is found."""
     since, found = _without_pods_since(seen, settings), seen.pods.refusal
     if since is None or settings.pods_ready_ms is None:
         return None
@@ -1069,8 +1083,8 @@ def _looks_for_refusal_at(seen: Sight, settings: Settings) -> int | None:
 
 
 def _refused(seen: Sight, settings: Settings) -> str:
-    """What the API server says of the pods that a gang lacks; "": nothing that is known, they were made since, or it
-    refuses those of all gangs."""
+    """What the API server said when it refused the pods that a gang lacks. "" where nothing is known, pods were created
+    since, or those of all gangs are refused."""
     since, found = _without_pods_since(seen, settings), seen.pods.refusal
     if since is None or found is None or seen.set_ahead.now(found.looked_at) < since or seen.made_since is None:
         return ""
@@ -1078,29 +1092,44 @@ def _refused(seen: Sight, settings: Settings) -> str:
     return found.said if then(found.said_at) >= max(then(seen.pods.last_created_at), then(seen.made_since)) else ""
 
 
-def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, str]:
-    """When all pods must be ready; how long they had, in words; and what is waited for, in one."""
+@dataclass(frozen=True, slots=True)
+class _Deadline:
+    """When all pods of a gang must be ready."""
+
+    at: int | None = None
+    """ms since the epoch; None: there is no such time now."""
+    had: str = ""
+    """How long the pods have until then, in words."""
+    phase: str = ""
+    """WaitForStart, or WaitForRecovery where all pods were ready before: the cause of the eviction."""
+
+
+_NO_DEADLINE = _Deadline()
+
+
+def _ready_deadline(seen: Sight, settings: Settings) -> _Deadline:
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     assert workload is not None
     if settings.pods_ready_ms is None or seen.heard_since is None:
-        return None, "", ""
+        return _NO_DEADLINE
     then = seen.set_ahead.now
-    # Of a job that makes one pod after the other, the first of them say whether it runs.
+    # A job that makes one pod after the other runs once as many are ready, or done, as it makes at once.
     if pods.ready >= job.pods_expected or pods.ready + job.succeeded >= job.pods_at_once:
-        return None, "", ""
+        return _NO_DEADLINE
     if settings.as_kueue and pods.behind_since is not None:
         if settings.recovery_ms is None:
-            return None, "", ""
+            return _NO_DEADLINE
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
-        return then(max(pods.behind_since, seen.heard_since)) + settings.recovery_ms, had, "WaitForRecovery"
+        at = then(max(pods.behind_since, seen.heard_since)) + settings.recovery_ms
+        return _Deadline(at, had, "WaitForRecovery")
     made_since, placed_since = _made_and_placed_since(seen, settings)
     unsaid = made_since is None and (pods.refusal is None or not pods.refusal.said)
     if pods.behind_since is not None and (unsaid or placed_since is None):
-        return None, "", ""
+        return _NO_DEADLINE
     time = settings.pods_ready_ms + (STANDSTILL_MS if unsaid else 0)
-    # Where the pods of all are refused, each gang has its full time and no more: all others may wait for their quota.
-    # So it is where none is placed: by kube-scheduler, or by another that these alone ask for.
+    # Where the pods of all gangs are refused, and it is known why, a gang has its full time and no more: others may
+    # wait for its quota. The same where no pods are placed, by kube-scheduler or by another scheduler that they name.
     made_since = max(then(made_since or 0), then(placed_since or 0))
     begins = max(then(pods.last_created_at), then(workload.value.admitted_at))
     heard_since = then(seen.heard_since)
@@ -1114,21 +1143,21 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
     since = max(since, heard_since, made_since) if since else 0
     if settings.recovery_ms is not None and since and since + settings.recovery_ms > until:
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
-        return since + settings.recovery_ms, had, "WaitForRecovery"
+        return _Deadline(since + settings.recovery_ms, had, "WaitForRecovery")
     if settings.recovery_ms is None and since > until:
-        return None, "", ""
-    return until, had, "WaitForStart"
+        return _NO_DEADLINE
+    return _Deadline(until, had, "WaitForStart")
 
 
 def _made_and_placed_since(seen: Sight, settings: Settings) -> tuple[int | None, int | None]:
-    """As `Sight` has them; what is no matter here, or not in Kueue mode, has always been done."""
+    """(made_since, placed_since) of `Sight`; 0 (always) for what does not matter to this gang, or in Kueue mode."""
     if settings.as_kueue:
         return 0, 0
     return seen.made_since if seen.pods.missing_since is not None else 0, seen.placed_since
 
 
 def _for_nobody(seen: Sight, settings: Settings) -> str:
-    """What is done for the pods of no gang."""
+    """The verb for what is done for no gang's pods at present: "made", "placed", or ""."""
     made_since, placed_since = _made_and_placed_since(seen, settings)
     return "made" if made_since is None else "placed" if placed_since is None else ""
 
@@ -1144,7 +1173,7 @@ def _deadline(seen: Sight, settings: Settings) -> int | None:
     workload = seen.workload
     assert workload is not None
     return earliest(
-        _ready_deadline(seen, settings)[0],
+        _ready_deadline(seen, settings).at,
         _excess(seen, settings),
         _emptied(seen, settings),
         _runs_out_at(workload, seen.set_ahead),
@@ -1156,7 +1185,7 @@ def _deadline(seen: Sight, settings: Settings) -> int | None:
 
 
 def _differs(seen: Sight) -> bool:
-    """Does an unreserved Workload say other than its job does now?"""
+    """Does the job now ask for something else than its Workload, which has no reservation, says?"""
     job, workload = seen.job, seen.workload
     assert job is not None
     assert workload is not None
@@ -1175,7 +1204,7 @@ def _differs(seen: Sight) -> bool:
 
 
 def _guilty(seen: Sight) -> tuple[str, ...]:
-    """Who is to blame: not a node that somebody has tainted."""
+    """The lost nodes that are to blame for the loss: not those that somebody has tainted."""
     tainted = {node for node, _ in seen.tainted}
     return tuple(node for node in seen.lost_nodes if node not in tainted)
 
@@ -1191,7 +1220,7 @@ def _loss(seen: Sight) -> str:
 
 
 def _by(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Nodes of which the same is said."""
+    """(node, what is said of it) as what is said -> the nodes, in the order given."""
     out: dict[str, tuple[str, ...]] = {}
     for node, what in pairs:
         out[what] = (*out.get(what, ()), node)

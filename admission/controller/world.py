@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -1212,52 +1213,25 @@ class World:
         return pods, strangers
 
     def tally(self, job: JobView | None, workload: WorkloadSeen | None, now: int) -> PodTally:
-        pods, strangers = self._counted(job, workload)
-        if not pods and not (job is not None and job.deleting):
+        """Count the pods of a gang. Notes since when some are missing, or not placed, or too many: these times are on
+        no object."""
+        counted, strangers = self._counted(job, workload)
+        if not counted and not (job is not None and job.deleting):
             missing, behind = self._missing_since(job, workload, None, now), self._behind_since(job, workload, 0, now)
             refusal = self._refusal(job)
             if job is not None:
                 self._waits_to_be_placed(job, 0)
                 self._beyond.pop(job.key, None)
             return PodTally(missing_since=missing, refusal=refusal, behind_since=behind, strangers=strangers)
-        live = ready = last = lost = there = unscheduled = 0
-        succeeded: Counter[str] = Counter()
-        made: dict[str, list[int]] = {}
-        stray: list[Key] = []
-        unled: set[JobKey] = set(self._unled_children(job))
-        lost_until: int | None = None
-        since: int | None = None
-        unready: int | None = None
-        message = found_none = claims_more = ""
-        waits: PodView | None = None
-        wanted: dict[str, PodView] = {}
-        unplaced = 0
-        unplaced_sets: set[str] = set()
-        gated: list[Key] = []
-        stranded: list[Key] = []
-        pinned = _pinned(workload.view.value) if workload is not None else frozenset()
+        pods = [counted[key] for key in sorted(counted)]
         survives = workload is not None and job is not None and job.survives
         standing = _hosts_of_each(workload.view.value) if workload is not None and survives else {}
-        for key in sorted(pods):
-            pod = pods[key]
-            if not pod.done:
-                until = self._waited_for(pod, now)
-                live += until is not None
-                lost += until is None
-                moved = pod.node not in standing.get(pod.pod_set, (pod.node,))
-                given_up = pod.terminating and (moved or _made_before(pod, workload))
-                if until is not None and pod.node and not given_up:
-                    made.setdefault(pod.pod_set, []).append(pod.created_at)
-                if workload is not None:
-                    claims_more = claims_more or self._claims_more(pod, workload.view.value)
-                if not pod.terminating:
-                    maker = self._job_by_uid.get(pod.held_by)
-                    if maker is None or self.jobs[maker].deleting:
-                        stray.append(key)
-                    elif self._is_unled(self.jobs[maker]):
-                        unled.add(maker)
-                if until is not None and until != NEVER and (lost_until is None or until < lost_until):
-                    lost_until = until
+        alive = self._alive(pods, job, workload, standing, now)
+        placing = _placing_of(pods, _pinned(workload.view.value) if workload is not None else frozenset(), standing)
+        succeeded: Counter[str] = Counter()
+        ready = there = last = 0
+        unready: int | None = None
+        for pod in pods:
             there += not pod.done
             if pod.done:
                 succeeded[pod.held_by] += not pod.failed
@@ -1267,48 +1241,70 @@ class World:
                 unready = pod.unready_since
             if not pod.terminating:
                 last = max(last, pod.created_at)
-                if pod.gated and not pod.done:
-                    gated.append(key)
-                elif not pod.node and not pod.done and pod.unschedulable_since is None:
-                    unscheduled = max(unscheduled, pod.created_at)
-                if not pod.done and pod.node and pod.node not in standing.get(pod.pod_set, (pod.node,)):
-                    stranded.append(key)
-                if pod.unschedulable_since is not None and pod.pod_set not in pinned:
-                    unplaced, found_none = unplaced + 1, found_none or pod.unschedulable_message
-                    unplaced_sets.add(pod.pod_set)
-                elif pod.unschedulable_since is not None:
-                    wanted.setdefault(pod.pinned, pod)
-                    if since is None or pod.unschedulable_since < since:
-                        since, message, waits = pod.unschedulable_since, pod.unschedulable_message, pod
         done = self._done_of_due(job, succeeded)
         missing = self._missing_since(job, workload, there + done, now)
         if job is not None:
-            self._waits_to_be_placed(job, unscheduled if self._runs(job, workload) else 0)
+            self._waits_to_be_placed(job, placing.unscheduled if self._runs(job, workload) else 0)
+        first, wanted = placing.unschedulable, placing.wanted
         return PodTally(
-            live=live,
-            lost=lost,
-            lost_until=lost_until,
+            live=alive.live,
+            lost=alive.lost,
+            lost_until=alive.lost_until,
             ready=ready + done,
             last_created_at=last,
             unready_since=unready,
-            unschedulable_since=since,
-            unschedulable_message=message,
-            shut_out=self._shut_out(waits, workload) if waits is not None and workload is not None else "",
+            unschedulable_since=None if first is None else first.unschedulable_since,
+            unschedulable_message="" if first is None else first.unschedulable_message,
+            shut_out=self._shut_out(first, workload) if first is not None and workload is not None else "",
             refused_by=self._refused_by(wanted, workload) if wanted and workload is not None else (),
-            unplaced=unplaced,
-            unplaced_message=found_none,
-            out_of_stock=self._elastic_of(workload, unplaced_sets),
-            gated=tuple(gated),
-            stranded=tuple(stranded),
-            beyond=self._beyond_of(job, workload, made, now),
-            claims_more=claims_more,
+            unplaced=placing.unplaced,
+            unplaced_message=placing.unplaced_message,
+            out_of_stock=self._elastic_of(workload, placing.unplaced_sets),
+            gated=tuple(placing.gated),
+            stranded=tuple(placing.stranded),
+            beyond=self._beyond_of(job, workload, alive.made, now),
+            claims_more=alive.claims_more,
             missing_since=missing,
             refusal=self._refusal(job),
             behind_since=self._behind_since(job, workload, ready + done, now),
-            stray=tuple(stray),
-            unled=tuple(sorted(unled)),
+            stray=tuple(alive.stray),
+            unled=tuple(sorted(alive.unled)),
             strangers=strangers,
         )
+
+    def _alive(
+        self,
+        pods: Sequence[PodView],
+        job: JobView | None,
+        workload: WorkloadSeen | None,
+        standing: Mapping[str, Set[str]],
+        now: int,
+    ) -> _Alive:
+        """Who of these pods is still there, and whom nobody would stop. standing: as of `_hosts_of_each`."""
+        out = _Alive(unled=set(self._unled_children(job)))
+        for pod in pods:
+            if pod.done:
+                continue
+            until = self._waited_for(pod, now)
+            if until is None:
+                out.lost += 1
+            else:
+                out.live += 1
+                moved = pod.node not in standing.get(pod.pod_set, (pod.node,))
+                given_up = pod.terminating and (moved or _made_before(pod, workload))
+                if pod.node and not given_up:
+                    out.made.setdefault(pod.pod_set, []).append(pod.created_at)
+                if until != NEVER and (out.lost_until is None or until < out.lost_until):
+                    out.lost_until = until
+            if workload is not None:
+                out.claims_more = out.claims_more or self._claims_more(pod, workload.view.value)
+            if not pod.terminating:
+                maker = self._job_by_uid.get(pod.held_by)
+                if maker is None or self.jobs[maker].deleting:
+                    out.stray.append((pod.namespace, pod.name))
+                elif self._is_unled(self.jobs[maker]):
+                    out.unled.add(maker)
+        return out
 
     def _beyond_of(
         self, job: JobView | None, workload: WorkloadSeen | None, made: Mapping[str, list[int]], now: int
@@ -1881,6 +1877,63 @@ def _is_well(node: Node) -> bool:
     return node.ready and not any(
         taint.effect in KEEPS_OFF and taint.key.startswith(BY_CONDITION) for taint in node.taints
     )
+
+
+@dataclass(slots=True)
+class _Alive:
+    """The pods of a gang that are not done; fields as of `PodTally`."""
+
+    live: int = 0
+    lost: int = 0
+    lost_until: int | None = None
+    made: dict[str, list[int]] = field(default_factory=dict)
+    """Pod set -> when its pods on nodes were made; without those that are terminating and were given up."""
+    claims_more: str = ""
+    stray: list[Key] = field(default_factory=list)
+    unled: set[JobKey] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Placing:
+    """Which pods of a gang are still to come to their nodes, or stand on the wrong ones; fields as of `PodTally`."""
+
+    gated: list[Key] = field(default_factory=list)
+    stranded: list[Key] = field(default_factory=list)
+    unscheduled: int = 0
+    """When the last of those was made at which kube-scheduler has not looked; 0: there is none."""
+    unschedulable: PodView | None = None
+    """The pinned pod for which it has found no room for longest."""
+    wanted: dict[str, PodView] = field(default_factory=dict)
+    """Node -> a pod that is pinned to it, and for which it finds no room there."""
+    unplaced: int = 0
+    unplaced_message: str = ""
+    unplaced_sets: set[str] = field(default_factory=set)
+
+
+def _placing_of(pods: Iterable[PodView], pinned: Set[str], standing: Mapping[str, Set[str]]) -> _Placing:
+    """pinned: pod sets whose pods are pinned to nodes. standing: as of `_hosts_of_each`."""
+    out = _Placing()
+    for pod in pods:
+        if pod.terminating:
+            continue
+        if pod.gated and not pod.done:
+            out.gated.append((pod.namespace, pod.name))
+        elif not pod.node and not pod.done and pod.unschedulable_since is None:
+            out.unscheduled = max(out.unscheduled, pod.created_at)
+        if not pod.done and pod.node and pod.node not in standing.get(pod.pod_set, (pod.node,)):
+            out.stranded.append((pod.namespace, pod.name))
+        if pod.unschedulable_since is None:
+            continue
+        if pod.pod_set not in pinned:
+            out.unplaced += 1
+            out.unplaced_message = out.unplaced_message or pod.unschedulable_message
+            out.unplaced_sets.add(pod.pod_set)
+            continue
+        out.wanted.setdefault(pod.pinned, pod)
+        first = out.unschedulable
+        if first is None or first.unschedulable_since is None or pod.unschedulable_since < first.unschedulable_since:
+            out.unschedulable = pod
+    return out
 
 
 def _made_before(pod: PodView, workload: WorkloadSeen | None) -> bool:

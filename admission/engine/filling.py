@@ -1,11 +1,23 @@
-"""Filling: a tournament under every root picks the next queue, until nobody is left worth a trial.
+"""Filling: Muster's own way through the queues, one gang at a time, until nobody is left who is worth a trial.
 
-The first gang of the queue that won is tried on the book as it is now, and admitted, or given room by eviction, or set
-aside; then the tournament goes on with what changed. Between roots, which compete only for nodes, priority and age
-decide. Of a gang that fits it is also asked whether it does beside the room that is kept for those who were passed over
-(`_beside_kept`) and, if it was evicted, whether it would only be evicted again (`_come_back`); of one that does not,
-whether what is in its way is only claimed (`_over_claims`). The first of a queue that has been passed over for long has
-room kept for it (`_passed_over`).
+Under each root of the cohort forest a tournament of shares (`order.Tournament`) says which queue is next; between
+roots, which compete for nodes alone, priority and age decide. The first gang of that queue has its turn (`_try_first`)
+on the book as it is then, with all that this cycle has decided so far. It ends in one of four ways:
+
+    admitted       it fits
+    others leave   eviction would make room: they are evicted, and the room is claimed for it until they are gone (R5)
+    room is kept   the first of a queue has been passed over for long: what becomes free is set aside for it (R11)
+    parked         none of these: gangs like it are not tried before something changes that they depend on (`memos`)
+
+Three questions come between the look at a gang and that end:
+
+    would it fit beside what is set aside for those who were passed over?    `_beside_kept_room` (R11)
+    is what stands in its way only claimed, and may it take that back?       `_take_back_claims` (R5)
+    it was evicted before: would it come back only to be evicted again?      `_unless_evicted_again` (R7)
+
+Before the tournament, gangs that lost nodes are given others, or claim them (`_replace_lost_nodes`,
+`_claim_after_node_loss`), and queues that had no turn for long have one (`_serve_overdue_queues`). The promises R1 to
+R12 are in docs/fairness.md.
 """
 
 from __future__ import annotations
@@ -54,25 +66,29 @@ from admission.engine.walk import Walk
 from admission.names import HOSTNAME_LABEL
 
 MOST_RIVALS = 200
-"""So many trials are made for one who comes back: a tree of 200 queues had 1,500, and a decision took seven seconds."""
+"""At most so many trials are made to find who would evict a gang that comes back. Without a bound a tree of 200 queues
+took 1,500 of them, and one decision seven seconds."""
 BEHIND = 8
-"""So many of those who have their turns one after the other are followed, to see whom they evict."""
+"""At most so many gangs of a queue that would have their turns one after the other are followed, to see whether one of
+them evicts the gang in question."""
 DEEP = 2
-"""So many who were evicted, and wait one for the other, are asked whether they would be again."""
+"""How deep `_unless_evicted_again` asks: the gang that would evict may have been evicted itself, and so on."""
 PATIENCE = 4
+"""So many looks without a decision end a cycle that has decided something; see `WALKS_PER_TRIAL` for the rest."""
 KEPT_IN_VAIN = 6
-"""After so many times as long as a gang was passed over, and then each time anew, it is asked whether its room is kept
-where it has to wait for those alone who came since it was asked last."""
+"""In units of `Rules.passed_over_ms`: how long room is kept in one place before it is asked whether the gang would do
+better elsewhere, where it waits only for gangs that came since that was asked last. Asked anew each time it is over."""
 WALKS_PER_TRIAL = 16
-"""What is decided is not kept waiting for more trials without a decision than these, and as many as it costs to have
-all queues enter another cycle."""
+"""What was decided waits to be written until the cycle ends. So a cycle that has decided something ends after
+`PATIENCE` looks without a decision, and one more for so many queues that take part each: to have them all enter another
+cycle costs about as much."""
 TURN_WITHIN_MS, TURN_SOON_MS = 30_000, 1_000
-"""Who is worth a trial has one before all others when it had none for so long; the latter where dear trials of others
-are what uses the decisions up."""
+"""A queue with a gang that is worth a trial has its turn before all others once it had none for so long; the shorter
+time counts where a few dear trials of others used up the last cycle."""
 
 
 def _within_nominal(node: QuotaNode, usage: Usage) -> bool:
-    """Is there something asked for, and all of it within the quota of this subtree."""
+    """Is all of this within the quota of the subtree; no, where it is nothing."""
     return bool(usage) and node.holds(usage)
 
 
@@ -100,29 +116,29 @@ class Filling(Run):
         self.shortened: set[str] = set()
         """Queues whose first gang was admitted in the turn that is on."""
         self.out_of_the_way: set[str] = set()
-        """Queues in which somebody who could never go was parked, and stands before nobody any more."""
+        """Queues in which a gang that can never go was parked in this turn: those behind it count as first now."""
         self.taken_back: dict[Key, tuple[Held, bool]] = {}
-        """Claims that the gang whose turn it is needs ended, and whether they were only set aside. They end when it
-        goes, or another in its place; who was found to come may still be kept away (`_come_back`)."""
+        """Claims that the gang whose turn it is takes back, and whether they were only set aside. They end if it goes,
+        or another in its place, and are put back if it is kept away after all (`_unless_evicted_again`)."""
         self.passed = 0
-        """Turns in which a look at the book said no again."""
+        """Turns that needed no trial: a look at the book said that the gang would be refused again."""
         self.reached: set[str] = set()
         """Queues that had a turn in this cycle."""
         self.leave_for: dict[str, list[Workload]] = {}
-        """uid of a gang -> those who leave for it, and hold their room still."""
-        self._open_to: dict[int | Key, list[tuple[scan.PodSetRequest, list[tuple[str, ...]]]]] = {}
+        """uid of a gang -> gangs that were evicted for it and still hold their room."""
+        self._usable: dict[int | Key, list[tuple[scan.PodSetRequest, list[tuple[str, ...]]]]] = {}
         for victim in [state.workloads[key] for key in sorted(state.leaving)]:
             self.leave_for.setdefault(victim.evicted_for, []).append(victim)
 
     def go(self) -> None:
         self._fill()
-        # A ring of references: what this decision looked at would stay until Python's collector of garbage comes by,
-        # for which everything stands still.
+        # Tournaments refer to this run, which refers to them: freed here, they need no garbage collection, which stops
+        # everything else while it runs.
         self.tournaments.clear()
 
     def _fill(self) -> None:
-        self._replacements()
-        self._claims_of_the_hit()
+        self._replace_lost_nodes()
+        self._claim_after_node_loss()
         self.budget = max(self.budget, self.cost + 1)
         state = self.state
         for key, turned in state.asked_before():
@@ -130,70 +146,72 @@ class Filling(Run):
             if turned:
                 self.turned.add(key)
         self._enter_all()
-        self._long_without_turn()
+        self._serve_overdue_queues()
         self.roots.clear()
         for label in sorted(self.tournaments):
-            self._root(label)
-        fruitful, patience = self._looks(), PATIENCE + len(self.walks) // WALKS_PER_TRIAL
+            self._enter_root(label)
+        fruitful, patience = self._looks_so_far(), PATIENCE + len(self.walks) // WALKS_PER_TRIAL
         while self.roots:
-            if self.cost >= self.budget or (self.decisions and self._looks() > fruitful + patience):
-                self._to_be_continued()
+            if self.cost >= self.budget or (self.decisions and self._looks_so_far() > fruitful + patience):
+                self._stop_early()
                 return
             _, label = heapq.heappop(self.roots)
             best = self.tournaments[label].best()
             assert best is not None
-            if self._has_turn(best):
-                fruitful = self._looks()
-            self._root(label)
+            if self._give_turn(best):
+                fruitful = self._looks_so_far()
+            self._enter_root(label)
         state.asked, state.unreached = set(), {}
 
     def _enter_all(self) -> None:
-        """Every queue in which somebody is worth a trial takes part."""
+        """Every queue with a gang that is worth a trial enters the tournament under its root."""
         entering: dict[str, list[QuotaNode]] = {}
         for name in self.state.memos.ready():
-            if self._walks(name):
+            if self._start_walk(name):
                 node = self.node(name)
                 entering.setdefault(node.root.label, []).append(node)
         for label in sorted(entering):
             self._tournament(entering[label][0]).enter_all(entering[label])
 
-    def _to_be_continued(self) -> None:
-        """The next cycle goes on."""
+    def _stop_early(self) -> None:
+        """The budget or the patience is used up: note what the next cycle needs to go on from here."""
         state, self.more = self.state, True
         state.asked = set() if self.decisions else self.seen  # nobody asks them again first
         waits = [name for name, walk in self.walks.items() if name not in self.reached and walk.peek()]
         state.unreached = {name: state.unreached.get(name, self.now) for name in waits}
         state.dear = self.cost > 2 * self.steps
 
-    def _looks(self) -> int:
-        """At gangs and, where that said no again, at the book alone."""
+    def _looks_so_far(self) -> int:
+        """Trials, and turns in which a look at the book was enough."""
         return self.steps + self.passed
 
-    def _long_without_turn(self) -> None:
-        """Where changes come faster than decisions end, those who rank first are worth a trial again and again: half of
-        a cycle is for queues that had no turn for long, each until something is decided in it."""
+    def _serve_overdue_queues(self) -> None:
+        """Give a turn to queues that had none for long, each until something is decided in it, for half of the budget.
+
+        Where changes come faster than cycles end, the queues that rank first are worth a trial again in every cycle,
+        and would use it up each time."""
         within = TURN_SOON_MS if self.state.dear else TURN_WITHIN_MS
         since = {name: at for name, at in self.state.unreached.items() if self.now >= at + within}
         for name in sorted(since.keys() & self.walks.keys(), key=lambda name: (since[name], name)):
             while self.walks[name].peek() is not None:
                 if self.cost > self.budget // 2:
                     return
-                if self._has_turn(self.node(name)):
+                if self._give_turn(self.node(name)):
                     break
 
-    def _has_turn(self, node: QuotaNode) -> bool:
-        """The queue has its turn, and its next gang enters the tournament; was anything decided."""
+    def _give_turn(self, node: QuotaNode) -> bool:
+        """Give the queue its turn, and enter its next gang into the tournament. True if anything was decided."""
         self.at = node.root.label
         tournament = self.tournaments[self.at]
         self.reached.add(node.name)
         decided = len(self.decisions)
-        self._turn(node)
+        self._try_first(node)
         for name in sorted(self.shortened):
-            self._moved_up(name)
+            self._wake_new_first(name)
         self.shortened.clear()
         if node.name in self.out_of_the_way and self.walks[node.name].peek() is None:
             self.out_of_the_way.discard(node.name)
-            self._moved_up(node.name, behind=True)
+            self._wake_new_first(node.name, behind=True)
         if self.walks[node.name].peek() is None:
             tournament.leave(node)
         else:
@@ -203,8 +221,8 @@ class Filling(Run):
         self._wake(self.at, self.decisions[decided:])
         return True
 
-    def _walks(self, name: str) -> bool:
-        """The queue takes part, if somebody in it is worth a trial."""
+    def _start_walk(self, name: str) -> bool:
+        """Walk through this queue from now on; False where no gang of it is worth a trial."""
         walk = Walk(self.state, name)
         if walk.peek() is None:
             return False
@@ -218,30 +236,31 @@ class Filling(Run):
         return self.tournaments[label]
 
     def _wake(self, label: str, decided: list[Decision]) -> None:
-        """After these decisions in one tree: whoever is evicted or loses a claim makes room, on nodes in any tree, and
-        who was passed by and may go now has a turn after all. (Who may go because somebody was admitted has to take it
-        from that one: not before the next cycle.)"""
+        """After these decisions in one tree: an eviction, or the end of a claim, makes room (on nodes, in any tree), so
+        gangs that were passed by for lack of it have a turn in this cycle after all. (A gang that could go because
+        another was admitted would have to evict that one: it waits for the next cycle.)"""
         if any(isinstance(d, Evict) or (isinstance(d, Claim) and d.record.until <= self.now) for d in decided):
-            self._back(self.state.memos.no_longer_short(label))
+            self._take_part_again(self.state.memos.no_longer_short(label))
 
-    def _moved_up(self, name: str, *, behind: bool = False) -> None:
-        """Who is first of a queue now may have been passed over for long: what is kept for others binds it no more as
-        it did, and, if it was asked `behind` another, room may be due to it."""
+    def _wake_new_first(self, name: str, *, behind: bool = False) -> None:
+        """A queue has a new first gang; if that is parked it may have a turn after all. Room that is kept for others
+        binds the first of a queue less than those behind it. `behind`: it became first because the one before it can
+        never go, so that room may be due to it as well."""
         if not self.state.lines[name].parked:
             return
         first = self.state.first_but(name, set(self.admitted.get(name, ())))
         lack = None if first is None or first[1] is None else first[1].lack
         if first is not None and lack is not None and (lack.behind if behind else lack.beside):
-            self._back([self.state.unpark(first[0], doubt=False)])
+            self._take_part_again([self.state.unpark(first[0], doubt=False)])
 
-    def _back(self, them: Iterable[tuple[str, int]]) -> None:
-        """(queue, bucket) of those who were not to be tried: they take part again."""
+    def _take_part_again(self, them: Iterable[tuple[str, int]]) -> None:
+        """These (queue, bucket), which were parked, take part in the tournaments again."""
         entering: dict[str, dict[str, QuotaNode]] = {}
         for name, bucket in them:
             node = self.node(name)
             walk = self.walks.get(name)
             if walk is None:
-                enters = self._walks(name)
+                enters = self._start_walk(name)
             else:
                 enters = not walk.strict and walk.add(bucket) and walk.peek() is not None
             around = entering.setdefault(node.root.label, {})
@@ -252,9 +271,10 @@ class Filling(Run):
             if nodes := list(entering[label].values()):
                 self._tournament(nodes[0]).enter_all(nodes)
             if label != self.at and label in self.tournaments and label not in waiting:
-                self._root(label)
+                self._enter_root(label)
 
-    def _root(self, label: str) -> None:
+    def _enter_root(self, label: str) -> None:
+        """Enter the gang that wins under this root among the winners of all roots."""
         winner = self.tournaments[label].best()
         if winner is None:
             return
@@ -270,8 +290,8 @@ class Filling(Run):
         usage = self.demand(gang, walk.queue).first
         return self.state.standings.ranks(node, first[0], gang, usage, self.rules)
 
-    def _turn(self, node: QuotaNode) -> None:
-        """The first gang of this queue has its turn."""
+    def _try_first(self, node: QuotaNode) -> None:
+        """The first gang of this queue has its turn: see the module for how it can end."""
         walk = self.walks[node.name]
         first = walk.turn()
         assert first is not None
@@ -280,34 +300,17 @@ class Filling(Run):
         if gang.key in self.served:
             walk.next() if gang.key in self.ledger.charges else walk.leave_waiting()
             return
-        gone = self.admitted.get(node.name, ())
-        known = None if walk.taken.get(bucket) else self.state.memos.pass_again(node.name, bucket, gone)
-        if known is not None:
-            self.seen.add(gang.key)
-            if known.turned:
-                self.turned.add(gang.key)
-            self.passed += 1
-            walk.skip()
+        if self._is_refused_again(walk, gang, bucket) or self._is_kept_out_again(walk, gang, bucket):
             return
-        if self._kept_again(walk, gang, bucket):
-            return
-        claims = gang.key in self.ledger.claims
-        looked = gang.key, self.ledger.version
-        if self._looked is not None and self._looked[0] == looked:
-            trial = self._looked[1]
-        else:
-            with self.ledger.yielding(gang.key), self.ledger.suspended(gang.key):
-                # What is lent to whoever claims is free here alone: he gets his nodes at once.
-                trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang), later=not claims)
-            if claims and trial.mode is Mode.FIT and not self._as_claimed(trial):
-                trial = self._no_more_than_claimed(trial)
+        claims, looked = gang.key in self.ledger.claims, (gang.key, self.ledger.version)
+        trial = self._look_in_turn(gang, walk.queue)
         if not self._able(trial):
             self.turned.add(gang.key)
         self.seen.add(gang.key)
         if not claims and trial.assignment is not None:
-            beside = self._beside_kept(trial) if self.ledger.aside else self._or_over_claims(trial)
+            beside = self._beside_kept_room(trial) if self.ledger.aside else self._take_back_claims(trial)
             if beside is None:
-                self._leave_claims()
+                self._restore_claims()
                 self._looked = looked, trial
                 return  # others have their turn first
             trial = beside
@@ -315,40 +318,66 @@ class Filling(Run):
         claims = claims or gang.key in self.ledger.aside
         decided = len(self.decisions)
         if self._able(trial) and gang.evicted == "Preempted" and not claims and self.rules.promises:
-            trial = self._come_back(trial)
+            trial = self._unless_evicted_again(trial)
         if trial.mode is Mode.FIT:
             self.admit(trial)
             self.ledger.give_up(gang.key)
-            self._end_claims(decided)
+            self._end_taken_claims(decided)
             walk.next()
             return
         if trial.found.enough and not gang.preemption_gated and self._claim_room(trial):
             self.ledger.give_up(gang.key)
-            self._end_claims(decided)
+            self._end_taken_claims(decided)
             walk.leave_waiting()
             return
         if len(self.decisions) > decided:
-            self._end_claims(decided)
-        self._leave_claims()
+            self._end_taken_claims(decided)
+        self._restore_claims()
         if claims:
-            self._wait(walk, bucket, trial)
+            self._wait_for_claim(walk, bucket, trial)
             return
         if trial.found.enough and gang.preemption_gated:
             trial.why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
-        if trial.assignment is not None and self._passed_over(walk, trial):
+        if trial.assignment is not None and self._keep_room_if_passed_over(walk, trial):
             walk.leave_waiting()
             return
         self._park(walk, bucket, trial, self._refused(trial))
 
+    def _is_refused_again(self, walk: Walk, gang: Workload, bucket: int) -> bool:
+        """Would it still be refused as it was, by a look at the book alone: then its turn is over."""
+        gone = self.admitted.get(walk.queue.name, ())
+        known = None if walk.taken.get(bucket) else self.state.memos.pass_again(walk.queue.name, bucket, gone)
+        if known is None:
+            return False
+        self.seen.add(gang.key)
+        if known.turned:
+            self.turned.add(gang.key)
+        self.passed += 1
+        walk.skip()
+        return True
+
+    def _look_in_turn(self, gang: Workload, queue: ClusterQueue) -> Trial:
+        """What comes of looking at a gang that has its turn. One that has a claim evicts nobody anew, and gets more
+        than it claimed only where there is room beside other claims."""
+        if self._looked is not None and self._looked[0] == (gang.key, self.ledger.version):
+            return self._looked[1]
+        claims = gang.key in self.ledger.claims
+        with self.ledger.yielding(gang.key), self.ledger.suspended(gang.key):
+            # What other claims yield to a claim is free in this look alone: who has a claim gets nodes at once.
+            trial = self.look(gang, queue, evict=not claims and self._may_evict(gang), later=not claims)
+        if claims and trial.mode is Mode.FIT and not self._as_claimed(trial):
+            trial = self._no_more_than_claimed(trial)
+        return trial
+
     def _as_claimed(self, trial: Trial) -> bool:
-        """Does it take nothing but what it claims."""
+        """Does it take no more quota than it claims."""
         assert trial.assignment is not None
         claimed = dict(self.ledger.claims[trial.gang.key].charge.usage)
         return all(amount <= claimed.get(fr, 0) for fr, amount in trial.assignment.usage.items() if fr in claimed)
 
     def _no_more_than_claimed(self, trial: Trial) -> Trial:
-        """One that may be smaller, or has grown, finds more than it claimed, in what other claims yield to it: for all
-        of it there has to be room beside those."""
+        """A gang that found more than it claimed (it was reduced, or has grown since) found it in room that other
+        claims yield to it. It gets all of that only if there is room beside those claims; else what it claimed."""
         gang, queue = trial.gang, trial.queue
         with self.ledger.suspended(gang.key):
             larger = self.look(gang, queue, evict=False)
@@ -370,19 +399,19 @@ class Filling(Run):
     # -- room that is kept for those who were passed over
 
     def _is_first(self, gang: Workload) -> bool:
-        """Does nobody stand before it in its queue but who was admitted in this cycle."""
+        """Is it the first of its queue, apart from gangs that were admitted in this cycle."""
         name = self.state.queue_of(gang)
         return self.state.is_first(gang.key, self.admitted.get(name, ()), self._used(name))
 
     def _used(self, queue: str) -> Used:
-        """By what its line is ordered, with what this cycle gave."""
+        """What its line is ordered by before all else, with what this cycle admitted; None where it is not."""
         walk = self.walks.get(queue)
         return None if walk is None else walk.used
 
     def _kept_around(self, node: QuotaNode) -> list[tuple[int, Key]]:
-        """What is kept for anybody in this tree, or on nodes: since when, and for whom, in this order."""
+        """(since when it was passed over, gang) of all for whom room is kept in this tree, or on nodes; sorted."""
         on_nodes = self.state.kept_on_nodes()
-        of_quota = self._of_quota(node)
+        of_quota = self._quota_kept_under(node)
         if not of_quota:
             return on_nodes
         around = on_nodes.copy()
@@ -390,24 +419,25 @@ class Filling(Run):
             insort(around, (self.state.kept_since(key), key))
         return around
 
-    def _of_quota(self, node: QuotaNode) -> list[Key]:
-        """For whom quota alone is kept in this tree."""
+    def _quota_kept_under(self, node: QuotaNode) -> list[Key]:
+        """Gangs of this tree for whom quota is kept, and no nodes."""
         return [key for key, held in self.ledger.aside_under(node.root).items() if held.charge.admission is None]
 
-    def _beside_kept(self, trial: Trial) -> Trial | None:
-        """The same gang with the room taken that is kept for others; None when some of them must be asked first.
+    def _beside_kept_room(self, trial: Trial) -> Trial | None:
+        """The same gang beside the room that is kept for gangs that were passed over; None when some of those must
+        have their turn first, because it is not known yet whether they could use their room.
 
-        All of it binds whoever has not been passed over himself. Among those who have, the tournament decides, but
-        nobody goes before one who had been passed over when he came.
+        A gang that was not passed over itself is bound by all of it. Among those that were, the tournament decides,
+        but none goes before another that had been passed over already when it came.
         """
         gang = trial.gang
         able = self._able(trial)
         around = self._kept_around(trial.node)
         if len(around) == (gang.key in self.ledger.aside) or not (able or self._claims_around(trial)):
-            return self._or_over_claims(trial)
+            return self._take_back_claims(trial)
         but, untried = self._not_bound_by(gang, trial.node, around)
         if not untried and all(key in but for _, key in around):
-            return self._or_over_claims(trial)
+            return self._take_back_claims(trial)
         with self.ledger.beside(but, trial.node.root):
             beside = self.look(gang, trial.queue, evict=self._may_evict(gang), later=True) if able else trial
             if not self._able(beside) and untried and self._by_quota_alone(beside):
@@ -418,48 +448,48 @@ class Filling(Run):
         by_nodes = True
         if not untried and beside.mode is not Mode.FIT:
             if able:
-                freed = self._freed(trial, but)
+                freed = self._look_with_eviction(trial, but)
                 if freed is not None and self._comes_by_eviction(freed):
                     return freed
                 by_nodes = freed is not None and self._on_nodes(freed)
             with self.ledger.beside(but, trial.node.root):
-                beside = self._or_over_claims(beside)
+                beside = self._take_back_claims(beside)
                 self.place(beside)
         good = self._able(beside) if not untried else beside.mode is Mode.FIT
         beside.beside = able and not good
         if beside.beside:
-            beside.why = self._but_for(beside.why, next(key for _, key in around if key not in but))
+            beside.why = self._why_but_for_kept_room(beside.why, next(key for _, key in around if key not in but))
         if good or not (able or untried):
             return beside
         if untried:
             mine = self.ledger.aside_under(trial.node.root)
             own = untried.intersection(mine)
-            if len(own) < len(untried) and self._kept_out(trial, but):
+            if len(own) < len(untried) and self._is_kept_out_by_own_tree(trial, but):
                 untried = own
         if untried:
             self._ask_again(untried)
             return None
-        freed = self._freed(trial, but, nodes=False) if by_nodes else None
+        freed = self._look_with_eviction(trial, but, nodes=False) if by_nodes else None
         return freed if freed is not None and self._comes_by_eviction(freed) else beside
 
     def _not_bound_by(
         self, gang: Workload, node: QuotaNode, around: list[tuple[int, Key]]
     ) -> tuple[set[Key], set[Key]]:
-        """Of what is kept `around` a gang: whose does not bind it (nor does its own), and of whom it is not known yet,
-        for they would have to have their turn first."""
+        """Of the gangs for whom room is kept `around` this one: those whose room does not bind it (itself among them),
+        and those of whom that is not known before they have had their turn."""
         but = {gang.key}
         at = self.state.passed_over_at(gang)
         untried: set[Key] = set()
         if not (self.rules.promises and self.now >= at and self._is_first(gang)):
             return but, untried
         came = at - self.rules.passed_over_ms
-        # Who came when this one had been passed over goes behind it.
+        # A gang that came after this one had been passed over goes behind it.
         later = at + self.rules.passed_over_ms
         before = bisect_left(around, (came,))
         if before > len(around) // 2:
             equals = {key for _, key in around[before:]}
         else:
-            equals = {*self.state.kept_keys, *self._of_quota(node)}
+            equals = {*self.state.kept_keys, *self._quota_kept_under(node)}
             equals.difference_update(key for _, key in around[:before])
         untried = equals.intersection(self.state.turned).difference(self.seen)
         equals.difference_update(untried)
@@ -478,9 +508,9 @@ class Filling(Run):
         assert assignment is not None
         return replace(self._wanted(trial, assignment), placing=assignment.placing)
 
-    def _kept_again(self, walk: Walk, gang: Workload, bucket: int) -> bool:
-        """It had room kept for it, and would have gone, had that of others not left too little quota for it. Is that
-        so still, by the book alone, or have those others to be asked first: then its turn is over."""
+    def _is_kept_out_again(self, walk: Walk, gang: Workload, bucket: int) -> bool:
+        """A gang with room of its own was refused because room that is kept for others left too little quota. True,
+        and its turn is over, where the book alone says that this is so still, or those others must be asked first."""
         memo = None if walk.taken.get(bucket) else self.state.memos.kept_from(walk.queue.name, bucket)
         if memo is None or gang.key not in self.ledger.aside or not self._may_evict(gang):
             return False
@@ -507,9 +537,10 @@ class Filling(Run):
         walk.skip()
         return True
 
-    def _freed(self, trial: Trial, but: set[Key], *, nodes: bool = True) -> Trial | None:
-        """What comes of evicting others; None if nobody may be. What they must give up for it was never free, and they
-        do not go for those for whom room is kept: only the quota that is free now is kept from it, and the `nodes`."""
+    def _look_with_eviction(self, trial: Trial, but: set[Key], *, nodes: bool = True) -> Trial | None:
+        """What comes of evicting others; None where the gang may evict nobody. Those for whom room is kept wait for
+        what becomes free, and nobody is evicted for them: what eviction frees is not theirs. So only the quota that is
+        free now is kept from this gang, and (with `nodes`) the nodes."""
         gang = trial.gang
         if not self._may_evict(gang):
             return None
@@ -524,9 +555,9 @@ class Filling(Run):
         return trial.found.enough and trial.mode is not Mode.FIT
 
     @staticmethod
-    def _but_for(why: Why, first: Key) -> Why:
-        """The nodes would hold it but for what is kept for others, of whom `first` has been passed over longest: then
-        empty ones would, too."""
+    def _why_but_for_kept_room(why: Why, first: Key) -> Why:
+        """This reason, told of a gang that the nodes would hold if nothing were kept for others, of whom `first` has
+        been passed over longest. So empty nodes would hold it as well, whatever the look beside kept room says."""
         if not why.misfits:
             return why
         short = Detail.NODES_SHORT
@@ -534,9 +565,9 @@ class Filling(Run):
         detail = short if why.detail in (Detail.NEVER_FITS_NODES, Detail.NODES_TAKEN) else why.detail
         return replace(why, detail=detail, misfits=misfits, subject=why.subject or "/".join(first))
 
-    def _kept_out(self, trial: Trial, but: set[Key]) -> bool:
-        """Would what is kept in its own tree alone keep a gang out, whatever is kept on nodes for others. No where it
-        might take back what is claimed in its tree."""
+    def _is_kept_out_by_own_tree(self, trial: Trial, but: set[Key]) -> bool:
+        """Would the room that is kept in its own tree be enough to keep a gang out, without what is kept on nodes for
+        gangs of other trees? False where it might take back what is claimed in its tree."""
         gang, root = trial.gang, trial.node.root
         if self.ledger.claims_under(root):
             return False
@@ -554,9 +585,9 @@ class Filling(Run):
         )
 
     def _ask_again(self, keys: Collection[Key]) -> None:
-        """They have their turn in this cycle after all."""
+        """Have these parked gangs take their turn in this cycle after all."""
         self.seen.update(keys)
-        self._back([self.state.unpark(key) for key in sorted(keys)])
+        self._take_part_again([self.state.unpark(key) for key in sorted(keys)])
 
     def admit(self, trial: Trial) -> None:
         super().admit(trial)
@@ -567,17 +598,22 @@ class Filling(Run):
             walk.give(trial.gang, self.charged[trial.gang.key][1])
 
     def _holding(self, gang: Workload, admission: Admission) -> Workload:
-        """A gang as it will be when its admission is written."""
+        """The gang as it will be once this admission is written."""
         now = self.now
         return replace(gang, admission=admission, evicted="", admitted=True, admitted_at=now, reserved_at=now)
 
     # -- nobody comes back only to be evicted again
 
-    def _come_back(self, trial: Trial, after: frozenset[Key] = frozenset()) -> Trial:
-        """A gang that was evicted fits again, or would if it evicted others. Whoever could lawfully evict it, once it
-        is back, goes before it, and if that one was evicted too, it is asked the same (but not by those who wait for
-        it: `after`); where that one can go only because of this gang (its share makes an eviction lawful, or its
-        priority), or stands behind the first of a strict queue, it stays away for a while."""
+    def _unless_evicted_again(self, trial: Trial, after: frozenset[Key] = frozenset()) -> Trial:
+        """Keep a gang that was evicted, and fits again or would by eviction, from coming back only to be evicted again.
+
+        A gang that could lawfully evict it once it is back goes first, if it can go now; one that was evicted too is
+        asked the same question before (but not about the gangs in `after`, which wait for its answer). Where that gang
+        can go only because this one comes back (whose share or priority makes an eviction lawful), or stands behind the
+        first of a strict queue, this one stays away for `Rules.stays_back_ms` after its eviction.
+
+        Returns the trial as it stands then: one that cannot go, with the time when it may, if the gang stays away.
+        """
         gang = trial.gang
         while self._able(trial):
             evictor = self._evictor(trial)
@@ -586,8 +622,8 @@ class Filling(Run):
             before = self.look(evictor.gang, evictor.queue)
             again = evictor.gang.evicted == "Preempted" and evictor.gang.key not in after and len(after) < DEEP
             if before.mode is Mode.FIT and again:
-                before = self._come_back(before, after | {gang.key})
-                # Others may have gone before that one, and what was free for this gang with them.
+                before = self._unless_evicted_again(before, after | {gang.key})
+                # Others may have gone before the evictor, and taken what was free for this gang.
                 trial = self.look(gang, trial.queue)
                 if not self._able(trial):
                     return trial
@@ -613,7 +649,7 @@ class Filling(Run):
         return trial
 
     def _stays_away(self, trial: Trial) -> bool:
-        """Would `_come_back` keep it away: then nobody shall give anything up for it."""
+        """Would `_unless_evicted_again` keep it away? Then no claim shall end for it."""
         gang = trial.gang
         if gang.evicted != "Preempted" or self.now >= gang.evicted_at + self.rules.stays_back_ms:
             return False
@@ -621,8 +657,8 @@ class Filling(Run):
         return evictor is not None and (evictor.behind or not self._able(self.look(evictor.gang, evictor.queue)))
 
     def _evictor(self, trial: Trial) -> Trial | None:
-        """The first of those who wait in its tree that could evict this gang if it were admitted; of very many, those
-        who come first by priority and age are asked."""
+        """The look at the first waiting gang of its tree that could evict this one if it were admitted; None if there
+        is none among the first by priority and age (`MOST_RIVALS` trials)."""
         assert trial.assignment is not None
         gang, node, ledger = trial.gang, trial.node, self.ledger
         there = trial.assignment if trial.mode is Mode.FIT else self._once_they_left(trial)
@@ -641,13 +677,16 @@ class Filling(Run):
                     if self.steps >= most:
                         break
                     found = self.look(rival, queue, later=True)
-                    # Who outranks it in its own queue, and has other room now, may send it when others took that.
-                    over = queue is trial.queue and rival.effective_priority > gang.effective_priority
-                    sends = over and (found.mode is Mode.FIT or (trial.found.victims and found.mode is not Mode.NO_FIT))
-                    if sends or self._sends(found, gang):
+                    # One of its own queue with higher priority that finds other room now may evict it once that is
+                    # taken.
+                    outranks = queue is trial.queue and rival.effective_priority > gang.effective_priority
+                    evicts = outranks and (
+                        found.mode is Mode.FIT or (trial.found.victims and found.mode is not Mode.NO_FIT)
+                    )
+                    if evicts or self._evicts(found, gang):
                         found.behind = queue.strict and not self._is_first(rival)
                         return found
-                    if self._sent_by_the_next(found, gang):
+                    if self._is_evicted_by_following(found, gang):
                         found.behind = queue.strict
                         return found
             finally:
@@ -655,12 +694,13 @@ class Filling(Run):
         return None
 
     @staticmethod
-    def _sends(trial: Trial, gang: Workload) -> bool:
+    def _evicts(trial: Trial, gang: Workload) -> bool:
+        """Would this gang be among the victims of that trial."""
         return trial.found.enough and any(key == gang.key for key, _ in trial.found.victims)
 
-    def _sent_by_the_next(self, trial: Trial, gang: Workload) -> bool:
-        """The first of its kind goes, and those behind it have their turns one after the other: will one of the next of
-        them evict the gang."""
+    def _is_evicted_by_following(self, trial: Trial, gang: Workload) -> bool:
+        """Suppose the gang of this trial goes, and those behind it have their turns one after the other: will one of
+        the next `BEHIND` evict `gang`."""
         ledger, queue, name = self.ledger, trial.queue, trial.queue.name
         with ledger.trial():
             for _ in range(BEHIND):
@@ -681,29 +721,31 @@ class Filling(Run):
                     if not trial.node.fits(usage) and not self.state.memos.may_take(name, usage):
                         return False
                 trial = self.look(following, queue, later=True)
-                if self._sends(trial, gang):
+                if self._evicts(trial, gang):
                     return True
         return False
 
     def _following(self, trial: Trial) -> Workload | None:
-        """Whose turn it is in a strict queue once this gang has gone; in another the next of those that are alike."""
+        """The next gang without room of the same queue, once this one has gone: in a strict queue its first, in another
+        the next of the same bucket."""
         if trial.queue.strict:
             rest: Iterable[QueueKey] = self._firsts(trial.queue.name, trial.queue)
         else:
             rest = self.state.behind(trial.gang.key)
-        place = next(self._roomless(rest), None)
+        place = next(self._without_room(rest), None)
         return None if place is None else self.state.workloads[order.key_of(place)]
 
-    def _roomless(self, places: Iterable[QueueKey]) -> Iterator[QueueKey]:
-        """Those that have no room yet."""
+    def _without_room(self, places: Iterable[QueueKey]) -> Iterator[QueueKey]:
+        """Of these, who neither holds nor claims room."""
         claims, charges = self.ledger.claims, self.ledger.charges
         return (place for place in places if (key := order.key_of(place)) not in claims and key not in charges)
 
     def _rivals(self, gang: Workload, node: QuotaNode) -> list[tuple[Workload, ClusterQueue]]:
-        """Who in its tree might evict this gang, charged at `node`, as far as a look at the law tells: in order."""
+        """Waiting gangs of its tree that might evict this one, which is charged at `node`, by priority and age: all for
+        whom a cheap bound (`_outranks`) does not rule it out."""
         state, ledger = self.state, self.ledger
-        # What is within nominal quota nobody else takes, but those before it in its own queue. (Who wants back what
-        # it does not hold, and others of its queue do, may take it for the room on nodes.)
+        # A queue within nominal quota loses nothing to other queues; in its own a gang may be evicted for one that
+        # comes before it. (What it borrows may be that of other gangs of its queue: it may be evicted for its nodes.)
         borrowing, held = node.borrowing(node.usage), ledger.charges[gang.key].pairs
         rivals: list[tuple[QueueKey, Workload, ClusterQueue]] = []
         for other in node.root.queues():
@@ -724,14 +766,14 @@ class Filling(Run):
         return [(rival, queue) for _, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:])]
 
     def _firsts(self, name: str, queue: ClusterQueue) -> list[QueueKey]:
-        """Who of a queue may be looked at in this cycle or in the next: the first of every bucket; of all that have
-        no room yet where it is strict."""
+        """The gangs of a queue that may have a turn in this cycle or the next: the first without room of each bucket;
+        of a strict queue the first alone."""
         line = self.state.lines[name]
         if queue.strict:
-            return list(islice(self._roomless(line), 1))
+            return list(islice(self._without_room(line), 1))
         taken = self.walks[name].taken if name in self.walks else {}
         rest = (islice(places, taken.get(bucket, 0), None) for bucket, places in line.buckets.items())
-        return [first for places in rest if (first := next(self._roomless(places), None)) is not None]
+        return [first for places in rest if (first := next(self._without_room(places), None)) is not None]
 
     def _outranks(
         self,
@@ -741,7 +783,8 @@ class Filling(Run):
         theirs: QuotaNode,
         held: Collection[FlavorResource],
     ) -> bool:
-        """Could the law let it evict somebody of their side who has `held` this: a bound that costs little."""
+        """Might the law let `rival`, of the queue at `mine`, evict a gang at `theirs` that holds these? Cheap, and
+        never False by mistake."""
         if mine is theirs:
             return True
         first = self.demand(rival, queue).first
@@ -753,17 +796,17 @@ class Filling(Run):
         resources = frozenset(fr[1] for fr in first) if self.rules.contested_share else None
         share, wanted = other.share(None, resources), [first]
         if any(len(group.flavors) > 1 for group in queue.groups):
-            wanted = self._least(rival, queue, held)
+            wanted = self._smallest_usages(rival, queue, held)
         return any(mine.holds(usage) or mine.share(usage, resources) < share for usage in wanted)
 
-    def _least(self, rival: Workload, queue: ClusterQueue, held: Collection[FlavorResource]) -> list[Usage]:
-        """Of what is `held`, each that it might ask for, and the least that it would: of one pod set that may use the
-        flavor, with as few pods as it may have."""
+    def _smallest_usages(self, rival: Workload, queue: ClusterQueue, held: Collection[FlavorResource]) -> list[Usage]:
+        """For each (flavor, resource) that is `held` and that the gang might ask for: the least of it that one of its
+        pod sets could use, with as few pods as it may have. One usage each."""
         out: list[Usage] = []
         for flavor, resource in sorted(held):
             asked = (
                 dict(part.each).get(resource, 0) * min(part.count, part.pod_set.min_count or part.count)
-                for part, open_to in self._may_use(rival, queue)
+                for part, open_to in self._usable_flavors(rival, queue)
                 for group, turn in zip(queue.groups, open_to, strict=True)
                 if resource in group.covered and flavor in turn
             )
@@ -772,37 +815,40 @@ class Filling(Run):
                 out.append({(flavor, resource): least})
         return out
 
-    def _may_use(self, gang: Workload, queue: ClusterQueue) -> list[tuple[scan.PodSetRequest, list[tuple[str, ...]]]]:
-        """What each pod set asks for and, of each group of the queue, the flavors that it may use; looked up once a
-        cycle for all that are alike."""
+    def _usable_flavors(
+        self, gang: Workload, queue: ClusterQueue
+    ) -> list[tuple[scan.PodSetRequest, list[tuple[str, ...]]]]:
+        """(request of a pod set, per resource group of the queue the flavors that it may use), for each pod set. Worked
+        out once a cycle for a bucket."""
         at = self.state.bucket(gang)
-        known = self._open_to.get(at)
+        known = self._usable.get(at)
         if known is None:
             turns = self.state.turns
             known = [(part, turns(gang, queue.name, [part.pod_set.name])) for part in self.asks(gang, queue)]
-            self._open_to[at] = known
+            self._usable[at] = known
         return known
 
     # -- room for those who wait for it
 
     def _may_evict(self, gang: Workload) -> bool:
-        """After a claim that came to nothing, it evicts nobody for as long again, nor before all have left who are
-        long in leaving for it: without them it cannot go, and others would leave, come back, leave again meanwhile."""
-        return self._may_claim(gang) and not self._leave_for(gang)
+        """May others be evicted for it? Not for as long again after a claim that came to nothing. Nor while victims of
+        its are overdue: it cannot go without their room, and further victims would leave, come back and leave again."""
+        return self._may_claim(gang) and not self._overdue_victims(gang)
 
-    def _leave_for(self, gang: Workload) -> tuple[str, ...]:
-        """uids of those who leave for it for longer than a claim lasts. Until then it may evict the rest: a controller
-        may have ended when it had evicted some of them. And who was evicted itself since then begins anew."""
+    def _overdue_victims(self, gang: Workload) -> tuple[str, ...]:
+        """uids of its victims that have been leaving for longer than a claim lasts. (Before that it may evict more: a
+        controller may have ended after it had written some of the evictions.) Victims from before it was evicted itself
+        do not count."""
         since, longer = gang.evicted_at if gang.evicted else 0, self.now - self.rules.claim_ms
         return tuple(one.uid for one in self.leave_for.get(gang.uid, ()) if since <= one.evicted_at <= longer)
 
     def _may_claim(self, gang: Workload) -> bool:
-        """After a claim that came to nothing, it has none for as long again."""
+        """May room be claimed for it? Not for as long again after a claim with victims that came to nothing."""
         record = gang.claims
         return record is None or not record.victims or self.now >= record.until + self.rules.claim_ms
 
     def _claim(self, trial: Trial, admission: Admission, victims: tuple[str, ...]) -> None:
-        """Keep this room for it."""
+        """Claim this room for a gang that evicts `victims` (uids); set it aside where there are none."""
         gang = trial.gang
         until = -(-(self.now + self.rules.claim_ms) // 1000) * 1000  # stored in whole seconds
         self.decisions.append(Claim(gang.key, gang.uid, ClaimRecord(admission, victims, until)))
@@ -813,14 +859,14 @@ class Filling(Run):
             self.ledger.set_aside(charge, until)
 
     def _once_they_left(self, trial: Trial) -> Assignment:
-        """Where it would stand when its victims are gone, and who leaves already."""
+        """Its assignment once its victims, and those who leave already, are gone."""
         leave = {key for key, _ in trial.found.victims} | self.going(trial.gang, trial.queue)
         charges = self.ledger.charges
         with self.ledger.as_if_gone(charges[key] for key in sorted(leave) if key in charges):
             return self._again(trial)
 
     def _claim_room(self, trial: Trial) -> bool:
-        """Evict for it, and keep what becomes free."""
+        """Evict its victims and claim their room. False, and nothing is done, where the room would not be enough."""
         gang = trial.gang
         there = self._once_they_left(trial)
         if there.mode is not Mode.FIT:
@@ -838,8 +884,9 @@ class Filling(Run):
         self.verdicts.append(Verdict(gang.key, Standing.WAITING, why, self.asked(trial)))
         return True
 
-    def _wait(self, walk: Walk, bucket: int, trial: Trial) -> None:
-        """It has a claim, and the room is not free yet."""
+    def _wait_for_claim(self, walk: Walk, bucket: int, trial: Trial) -> None:
+        """Park a gang that has a claim and whose room is not free yet; renew the claim, if it is one of those that
+        are."""
         gang = trial.gang
         record = gang.claims
         held = self.ledger.aside.get(gang.key)
@@ -848,8 +895,8 @@ class Filling(Run):
             until = held.until
         else:
             # Nobody was evicted for this one: the claim lasts until it is admitted, or is not what the gang would get.
-            if held.until - self.now <= self.rules.claim_ms // 2 and self._would_take(trial, record.admission):
-                self._claim(trial, self._kept_on(trial, record.admission), ())
+            if held.until - self.now <= self.rules.claim_ms // 2 and self._still_applies(trial, record.admission):
+                self._claim(trial, self._renewed(trial, record.admission), ())
                 held = self.ledger.aside[gang.key]
             until = held.until - self.rules.claim_ms // 2
             if until <= self.now:
@@ -875,14 +922,15 @@ class Filling(Run):
             # Who was refused beside what is set aside for others has a turn whenever something changed: it matters who
             # asks before whom.
             lack = None if trial.beside else replace(lack, first=True)
-        turned, never = gang.key in self.turned, self._never(trial)
+        turned, never = gang.key in self.turned, self._never_goes(trial)
         memo = Memo(verdict, self._on_nodes(trial), until, lack, turned, self._kept_from(trial), never)
         self.state.memos.park(walk.queue.name, bucket, memo)
         walk.skip()
 
-    def _would_take(self, trial: Trial, claimed: Admission) -> bool:
-        """Could this still be its admission: its LocalQueue may lead elsewhere now, its queue have less quota or other
-        flavors, or the gang be smaller. (Where no node at all is ready it is the network, and they will be back.)"""
+    def _still_applies(self, trial: Trial, claimed: Admission) -> bool:
+        """Could this still be its admission? Its LocalQueue may name another ClusterQueue since it was claimed, that
+        may have less quota or other flavors, or the gang be smaller. (Where no node at all is ready the fault is in the
+        network, and the claim is kept.)"""
         never = trial.mode is Mode.NO_FIT and not trial.beside
         if never and any(node.ready for node in self.ledger.nodes.nodes()):
             return False
@@ -893,10 +941,10 @@ class Filling(Run):
             for part in claimed.pod_sets
         )
 
-    def _kept_on(self, trial: Trial, claimed: Admission) -> Admission:
-        """What it claimed, with others for the nodes that it could not use any more: who keeps a node that is cordoned
-        or gone would wait for ever, and find everything else taken. As would who keeps in vain, beside those who run
-        for days, while elsewhere others come and go."""
+    def _renewed(self, trial: Trial, claimed: Admission) -> Admission:
+        """What it claims from now on: the same, with other nodes for those that it cannot use any more (cordoned, or
+        gone), for which it would wait for ever. Every `KEPT_IN_VAIN` periods it is also asked whether elsewhere, where
+        gangs come and go, it would have room sooner than where it waits for gangs that run for days."""
         gang, queue = trial.gang, trial.queue
         counts = {part.name: part.count for part in claimed.pod_sets}
         flavors = {part.name: dict(part.flavors) for part in claimed.pod_sets}
@@ -920,8 +968,8 @@ class Filling(Run):
         return there.admission(queue.name) if there.mode is Mode.FIT else claimed
 
     def _room_now(self, trial: Trial, admission: Admission) -> int:
-        """How much of this admission would find quota, and room where it would stand, as the book is now: in
-        thousandths of a pod, for of a pod half the devices may be free."""
+        """How much of this admission has quota, and room on its nodes, in the book as it is now. In thousandths of a
+        pod, because half the devices of a pod may be free."""
         nodes, quota, hosts, out = self.ledger.nodes, Counter[FlavorResource](), dict[str, dict[str, int]](), 0
         asks = {part.pod_set.name: part for part in self.asks(trial.gang, trial.queue)}
         for part in (part for part in admission.pod_sets if part.name in asks):
@@ -947,8 +995,9 @@ class Filling(Run):
         return out
 
     def _came_later(self, trial: Trial, since: int) -> list[Charge]:
-        """What those hold who leave, or came after this time: it would have gone before them, had its room been kept
-        there since. (Not those who are entitled to that: they would take it back.)"""
+        """Charges of the gangs that leave, or were admitted after this time (ms). Had its room been kept where they
+        stand, this gang would have gone before them; but not before those within their quota, who would take it
+        back."""
         ledger, workloads, mine = self.ledger, self.state.workloads, trial.node
         out = []
         for key, charge in ledger.charges.items():
@@ -960,7 +1009,8 @@ class Filling(Run):
         return out
 
     def _lack(self, trial: Trial) -> Lack | None:
-        """What it lacks, where a look at the book can tell later whether it still does."""
+        """What it lacks, in a form by which a look at the book can tell later whether it still does; None where only a
+        trial can."""
         assignment, queue, gang = trial.assignment, trial.queue, trial.gang
         if assignment is None or not self._simple(gang, queue):
             return None
@@ -979,7 +1029,7 @@ class Filling(Run):
             wanted,
             shorts=shorts,
             evicts=self._may_evict(gang),
-            leave_for_it=self._leave_for(gang),
+            leave_for_it=self._overdue_victims(gang),
             first=trial.first,
             beside=trial.beside,
             blocked_by=blocked,
@@ -987,13 +1037,14 @@ class Filling(Run):
         )
 
     def _wanted(self, trial: Trial, assignment: Assignment) -> Lack:
-        """What it would take, and which nodes it avoids."""
+        """A Lack that says only what the gang would take, and which nodes it avoids."""
         usage = tuple(sorted((fr, amount) for fr, amount in assignment.usage.items() if amount))
         frs = frozenset([fr for fr, _ in usage])
         return Lack(trial.queue.name, usage, frs, avoid=self._avoided(trial.gang))
 
     def _simple(self, gang: Workload, queue: ClusterQueue) -> bool:
-        """Are there no flavors or counts to choose from, and nobody to evict but by the law of shares."""
+        """Is there nothing to choose for this gang (one flavor a group, no reduced counts), and nobody to evict but by
+        the law of shares: then a look at the book answers much of what else takes a trial."""
         return (
             self.rules.promises
             and all(len(group.flavors) == 1 for group in queue.groups)
@@ -1003,11 +1054,11 @@ class Filling(Run):
 
     @staticmethod
     def _able(trial: Trial) -> bool:
-        """Does it fit, perhaps once others are gone."""
+        """Does it fit, now or once its victims are gone."""
         return trial.mode is Mode.FIT or trial.found.enough
 
     def _claims_around(self, trial: Trial) -> list[Key]:
-        """What others claim that may be in its way, the last to end first."""
+        """Owners of claims that may be in its way, those whose claims end last first."""
         ledger, root = self.ledger, trial.node.root
         around = ledger.claims if self._on_nodes(trial) else ledger.claims_under(root)
         return [
@@ -1018,72 +1069,87 @@ class Filling(Run):
             and (node.root is root or held.charge.admission is not None)
         ]
 
-    def _or_over_claims(self, trial: Trial) -> Trial:
-        return trial if trial.assignment is None or self._able(trial) else self._over_claims(trial)
+    def _take_back_claims(self, trial: Trial) -> Trial:
+        """A gang that does not fit may take back what others only claim.
 
-    def _over_claims(self, trial: Trial) -> Trial:
-        """What others claim is in its way? A gang within nominal quota, of its queue or of the cohort on its side,
-        takes back what is only claimed, and borrowed: it might evict them as soon as they have it. As few as give room
-        lose their claims, the lowest priority and the newest first. Any other waits, and the first of its queue is told
-        for whom."""
-        ledger = self.ledger
-        root = trial.node.root
-        assert trial.assignment is not None
-        by_nodes = self._on_nodes(trial)
+        It may where it could evict the owner as soon as that had what it claims: it is within nominal quota, of its
+        queue or of the cohort on its side, and the claim is beyond that of its queue. The fewest claims that make room
+        end. Any other gang waits, and the first of its queue is told for whom.
+
+        What is taken back is out of the book now, and noted in `taken_back` until it is known whether the gang goes.
+        """
+        if trial.assignment is None or self._able(trial):
+            return trial
         claims = self._claims_around(trial)
         if not claims:
             return trial
-        usage = trial.assignment.usage
-        entitled = _within_nominal(trial.node, usage)
-        lawful = not self._simple(trial.gang, trial.queue) or self.state.memos.may_take(
-            trial.queue.name, usage, back=True
-        )
-        borrowed = self._borrowed(claims, root) if lawful else []
-        borrowed = [key for key in borrowed if entitled or self._entitled_against(trial, key)]
-        if borrowed:
-            with ledger.without_claims(borrowed):
-                better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
-                comes = self._able(better) and not self._stays_away(better)
-            if comes and better.assignment is not None and better.assignment.usage != usage:
-                # It is entitled to what it lacked, and would come elsewhere: to that, too?
-                within = _within_nominal(trial.node, better.assignment.usage)
-                comes = within or all(self._entitled_against(better, key) for key in borrowed)
-            if comes:
-                mark = ledger.mark()
-                kept = {key: ledger.claims[key] for key in borrowed}
-                for key in borrowed:
-                    ledger.unclaim(key)
-                known = True
-                for key in borrowed:
-                    held = kept[key]
-                    ledger.claim(held.charge, held.until, held.victims)
-                    if self._fits_now(trial):
-                        known = False
-                        continue
-                    again = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
-                    # Others left for a claim with victims; what is only set aside is worth nobody's going.
-                    if self._able(again) and (held.victims or set(again.found.victims) <= set(better.found.victims)):
-                        better, known = again, True
-                        continue
-                    ledger.unclaim(key)
-                    self.taken_back[key] = held, key in ledger.aside
-                if not known:
-                    self.steps -= 1  # it was counted when it was found to fit
-                    better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
-                ledger.keep(mark)
-                return better
-        if not self._is_told(trial.gang):
+        borrowed = self._claims_it_may_end(trial, claims)
+        better = self._look_without_claims(trial, borrowed) if borrowed else None
+        if better is not None:
+            return self._end_fewest_claims(trial, better, borrowed)
+        if not self._is_first_without_room(trial.gang):
             return trial
-        if not by_nodes and not self._quota_beyond(claims, trial):
+        if not self._on_nodes(trial) and not self._has_quota_without(claims, trial):
             return trial
-        first = ledger.claims[claims[-1]]
+        first = self.ledger.claims[claims[-1]]
         if self._fits_without(claims, trial):
             name = "/".join(first.charge.key)
-            trial.why = replace(trial.why, detail=Detail.CLAIMED, subject=name, until=ledger.end_of(first))
+            trial.why = replace(trial.why, detail=Detail.CLAIMED, subject=name, until=self.ledger.end_of(first))
         return trial
 
+    def _claims_it_may_end(self, trial: Trial, claims: list[Key]) -> list[Key]:
+        """Those of these claims that a gang may take back, the ones to spare first in front."""
+        assert trial.assignment is not None
+        name, usage = trial.queue.name, trial.assignment.usage
+        if self._simple(trial.gang, trial.queue) and not self.state.memos.may_take(name, usage, back=True):
+            return []
+        entitled = _within_nominal(trial.node, usage)
+        borrowed = self._borrowed_claims(claims, trial.node.root)
+        return [key for key in borrowed if entitled or self._entitled_against(trial, key)]
+
+    def _look_without_claims(self, trial: Trial, claims: list[Key]) -> Trial | None:
+        """What comes of another look if these claims end; None where the gang would not go then, or would go in other
+        flavors, for which it may not end them."""
+        assert trial.assignment is not None
+        with self.ledger.without_claims(claims):
+            better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
+            comes = self._able(better) and not self._stays_away(better)
+        if comes and better.assignment is not None and better.assignment.usage != trial.assignment.usage:
+            within = _within_nominal(trial.node, better.assignment.usage)
+            comes = within or all(self._entitled_against(better, key) for key in claims)
+        return better if comes else None
+
+    def _end_fewest_claims(self, trial: Trial, better: Trial, claims: list[Key]) -> Trial:
+        """Take back as few of these claims as it takes, and what comes of a look beside the others. `better`: what came
+        of one without any of them. Each claim is put back in turn, and stays if the gang can go beside it."""
+        ledger = self.ledger
+        mark = ledger.mark()
+        kept = {key: ledger.claims[key] for key in claims}
+        for key in claims:
+            ledger.unclaim(key)
+        known = True
+        """Is `better` what a look at the book as it is now would say."""
+        for key in claims:
+            held = kept[key]
+            ledger.claim(held.charge, held.until, held.victims)
+            if self._fits_now(trial):
+                known = False
+                continue
+            again = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
+            # Others left for a claim with victims: it stays. For one that is only set aside nobody more is evicted.
+            if self._able(again) and (held.victims or set(again.found.victims) <= set(better.found.victims)):
+                better, known = again, True
+                continue
+            ledger.unclaim(key)
+            self.taken_back[key] = held, key in ledger.aside
+        if not known:
+            self.steps -= 1  # it was counted when it was found to fit
+            better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
+        ledger.keep(mark)
+        return better
+
     def _fits_now(self, trial: Trial) -> bool:
-        """Would another look find that it fits; no where only a look can tell."""
+        """Would another look find that it fits? Counted as a trial if so. False where only a look can tell."""
         gang, assignment = trial.gang, trial.assignment
         assert assignment is not None
         if not assignment.mode.preempts or not self._simple(gang, trial.queue):
@@ -1100,7 +1166,7 @@ class Filling(Run):
             with ledger.without_claims(claims):
                 return self.look(gang, trial.queue, evict=False, later=True).mode is Mode.FIT
         self.steps += 1
-        if not self._quota_beyond(claims, trial):
+        if not self._has_quota_without(claims, trial):
             return False
         avoid = self._avoided(gang)
         # What there is room for beside these claims, there is without them.
@@ -1109,16 +1175,17 @@ class Filling(Run):
         with ledger.unclaimed_on_nodes(claims):
             return self._on_free_nodes(gang, assignment, avoid)
 
-    def _is_told(self, gang: Workload) -> bool:
-        """Does nobody stand before it in its queue but who was admitted in this cycle, or has room kept for it."""
+    def _is_first_without_room(self, gang: Workload) -> bool:
+        """Is it the first of its queue, apart from gangs that were admitted in this cycle or have room kept for
+        them."""
         queue, root = self.state.queue_of(gang), self.node(self.state.queue_of(gang)).root
         keep = {*self.ledger.claims_under(root), *self.ledger.aside_under(root)}
         before = [at for key in keep if (at := self.state.place_in(queue, key)) is not None]
         before += self.admitted.get(queue, ())
         return self.state.is_first(gang.key, before, self._used(queue))
 
-    def _quota_beyond(self, claims: list[Key], trial: Trial) -> bool:
-        """Would there be quota without these claims."""
+    def _has_quota_without(self, claims: list[Key], trial: Trial) -> bool:
+        """Would there be enough quota for it without these claims."""
         assert trial.assignment is not None
         tree, mine, usage = self.ledger.tree, trial.node, trial.assignment.usage
         charges = [self.ledger.claims[key].charge for key in claims]
@@ -1130,9 +1197,10 @@ class Filling(Run):
         free = mine.available_without(usage, held)
         return all(free[fr] >= amount for fr, amount in usage.items())
 
-    def _borrowed(self, claims: list[Key], root: QuotaNode) -> list[Key]:
-        """Those of these claims, in queues under this root, that are beyond the quota of their queue: the oldest of the
-        highest priority first, and in this order as many are within as there is quota for."""
+    def _borrowed_claims(self, claims: list[Key], root: QuotaNode) -> list[Key]:
+        """Of these claims under this root, those beyond the nominal quota of their queue, in the order in which they
+        are served: higher priority first, then the oldest. In that order a queue's claims count as within its quota,
+        until that is used up."""
         ledger, workloads = self.ledger, self.state.workloads
         used_beside: dict[str, dict[FlavorResource, int]] = {}
         suspects: list[tuple[Key, Held, QuotaNode]] = []
@@ -1157,8 +1225,8 @@ class Filling(Run):
         return beyond
 
     def _entitled_against(self, trial: Trial, key: Key) -> bool:
-        """Might a gang that is beyond the quota of its queue, and within that of the cohort on its side, evict the
-        owner of this claim, whoever that is."""
+        """The gang is beyond the quota of its queue: is it within that of the cohort on its side, so that it could
+        evict the owner of this claim, whatever the two priorities are."""
         assert trial.assignment is not None
         node, usage = trial.node, trial.assignment.usage
         theirs = self.ledger.tree.queue(self.ledger.claims[key].charge.queue)
@@ -1173,8 +1241,8 @@ class Filling(Run):
             at.borrowing(usage) for at in theirs.path() if at not in around
         )
 
-    def _leave_claims(self) -> None:
-        """Nobody takes what was claimed, after all."""
+    def _restore_claims(self) -> None:
+        """Put claims that were taken back into the book again: the gang that needed them ended does not go."""
         for held, aside in self.taken_back.values():
             if aside:
                 self.ledger.set_aside(held.charge, held.until)
@@ -1182,17 +1250,18 @@ class Filling(Run):
                 self.ledger.claim(held.charge, held.until, held.victims)
         self.taken_back.clear()
 
-    def _end_claims(self, before: int) -> None:
-        """What was claimed is taken: the claims end before what was decided from there on."""
+    def _end_taken_claims(self, before: int) -> None:
+        """Decide that the claims that were taken back end. `before`: index in `decisions` at which the gang's turn
+        began; the ends come in front of what was decided since."""
         taken = self.decisions[before:]
         del self.decisions[before:]
         for key in self.taken_back:
-            self._drop(key)
+            self._end_claim(key)
         self.taken_back.clear()
         self.decisions += taken
 
-    def _drop(self, key: Key) -> None:
-        """Its claim ends now."""
+    def _end_claim(self, key: Key) -> None:
+        """Decide that the claim of this gang ends now."""
         before = next((d for d in self.decisions if isinstance(d, Claim) and d.key == key), None)
         if before is not None:
             self.decisions.remove(before)
@@ -1206,8 +1275,9 @@ class Filling(Run):
         until = self.now // 1000 * 1000  # it is over, and stored in whole seconds
         self.decisions.append(Claim(key, gang.uid, replace(record, until=until)))
 
-    def _passed_over(self, walk: Walk, trial: Trial) -> bool:
-        """The first of its queue has waited too long: room becomes its own as it becomes free. Nobody is evicted."""
+    def _keep_room_if_passed_over(self, walk: Walk, trial: Trial) -> bool:
+        """Set room aside for the first of a queue that has waited too long: as it becomes free it is the gang's own.
+        Nobody is evicted for it. False where that is not due, or there would be no room even if all others left."""
         gang, rules = trial.gang, self.rules
         if not rules.promises or trial.mode is Mode.NO_FIT or gang.preemption_gated:
             return False
@@ -1238,10 +1308,10 @@ class Filling(Run):
         return True
 
     @staticmethod
-    def _never(trial: Trial) -> bool:
-        """Would it not go if nobody else were there, or has a gate that no room is kept behind, and do others not wait
-        for it all the same. (What is kept for others on nodes counts as taken there, also when they are looked at as if
-        they were empty.)"""
+    def _never_goes(trial: Trial) -> bool:
+        """Would it not go even in an empty cluster, or is it behind a gate for which no room is kept? Then those behind
+        it need not wait for it, unless the queue is strict. (Room that is kept for others counts as taken on empty
+        nodes, too: so not after a look beside that.)"""
         if trial.assignment is None or trial.beside or trial.queue.strict:
             return False
         return trial.mode is Mode.NO_FIT or trial.gang.preemption_gated
@@ -1262,7 +1332,9 @@ class Filling(Run):
         # The first of a queue may be due for a claim, for which others stand in the way than for a trial.
         lack = self._lack(trial) if not trial.due else None
         turned = trial.gang.key in self.turned
-        memo = Memo(verdict, self._on_nodes(trial), min(times, default=None), lack, turned, never=self._never(trial))
+        memo = Memo(
+            verdict, self._on_nodes(trial), min(times, default=None), lack, turned, never=self._never_goes(trial)
+        )
         self.state.memos.park(walk.queue.name, bucket, memo)
         if memo.never:
             self.out_of_the_way.add(walk.queue.name)
@@ -1270,10 +1342,12 @@ class Filling(Run):
 
     # -- who lost nodes
 
-    def _in_turn(self, what: str, keys: Iterable[Key]) -> Iterator[tuple[Workload, Admission, ClusterQueue]]:
-        """Those of them who hold quota of a queue, in half of a cycle: where a zone fails, they are many, and others
-        have turns too. The next cycle goes on behind the last; who had no luck is asked again when anything in its
-        tree or on nodes changed."""
+    def _in_rotation(self, what: str, keys: Iterable[Key]) -> Iterator[tuple[Workload, Admission, ClusterQueue]]:
+        """(gang, what it holds, its queue) of those of these gangs that hold quota, in turns over several cycles.
+
+        They take half of a cycle's budget at most, for when a zone fails they are many, and others have turns too; the
+        next cycle goes on behind the last. `what` names the rotation. A gang for which nothing was decided comes again
+        only once something changed in its tree or on nodes."""
         state = self.state
         known = sorted(keys)
         at = bisect_right(known, state.hit_upto.get(what, ("", "")))
@@ -1301,11 +1375,11 @@ class Filling(Run):
             if len(self.decisions) == decided:
                 state.no_luck[key] = book
 
-    def _replacements(self) -> None:
-        """Other nodes for those that were lost."""
+    def _replace_lost_nodes(self) -> None:
+        """Give gangs that run on without their lost nodes others in place of these."""
         workloads = self.state.workloads
         hit = [key for key in self.state.second if workloads[key].lost_nodes and not workloads[key].evicted]
-        for gang, _, queue in self._in_turn("second", hit):
+        for gang, _, queue in self._in_rotation("second", hit):
             with self.ledger.trial():
                 self.ledger.release(gang.key)
                 assignment = self.stand_again(gang, queue)
@@ -1315,7 +1389,7 @@ class Filling(Run):
                 self.ledger.charge(charge_of(gang, admission))
                 self.decisions.append(Replace(gang.key, gang.uid, admission))
 
-    def _claims_of_the_hit(self) -> None:
+    def _claim_after_node_loss(self) -> None:
         """A gang that is on its way out because it lost nodes claims what is left of them, and others in their place,
         so that it finds them when its last pod is gone."""
         if not self.rules.promises:
@@ -1323,7 +1397,7 @@ class Filling(Run):
         claims = {key: self.state.workloads[key].claims for key in self.hit}
         lasts = self.now + self.rules.claim_ms // 2
         hit = [key for key, claim in claims.items() if claim is None or claim.until <= lasts]
-        for gang, held, queue in self._in_turn("leaving", hit):
+        for gang, held, queue in self._in_rotation("leaving", hit):
             waits = replace(gang, admission=None, admitted=False, claims=ClaimRecord(held, (), 0), cursor=())
             pinned = {part.name: dict(part.flavors) for part in held.pod_sets}
             avoid = self._avoided(gang)

@@ -1,19 +1,21 @@
-"""Which flavor for which resource of which pod set, and on which nodes: the scan.
+"""Which flavor for which resource of which pod set, and on which nodes: the scan. `assign` is the door.
 
-All pod sets of a topology group, and all resources of one resource group of the ClusterQueue, get the same flavor. The
-flavors of the group are tried in the queue's order, but those last on which the gang got no nodes before (`in_turn`). A
-flavor that the pods could never use (taints, node labels, topology) is passed over; for the others each resource gets a
-Mode from quota: it fits, it fits once others are evicted (the *oracle* simulates that), or it cannot fit. The flavor is
-as good as its worst resource. The scan stops at the first flavor that is good enough by the queue's fungibility, else
-it keeps the best seen; how far it came is the *cursor*, and the next scan of this gang goes on behind it.
+*Quota first.* All pod sets of a topology group, and all resources of one resource group of the ClusterQueue, get the
+same flavor. The flavors of a group are tried in the queue's order, except that those on which the gang got no nodes
+before come last (`in_turn`). A flavor that the pods could never use (taints, node labels, topology) is skipped. In the
+others each resource is graded by quota with a `Mode`: it fits, it fits once others are evicted (the *oracle* simulates
+that), or it cannot fit. A flavor is as good as its worst resource. The scan stops at the first flavor that is good
+enough by the queue's fungibility, or else keeps the best one; how far it came is the *cursor*, behind which the next
+scan of this gang goes on.
 
-When quota is found for all pod sets, the nodes are asked, for all of them at once. Quota without nodes is as good as
-eviction could make it: PREEMPT if an empty cluster would hold the gang, else NO_FIT. Where node capacity decides for
-every flavor (`Rules.capacity_unless_elastic`) the scan then tries the next flavor before it settles for that. A gang
-that does not get what it got first may ask for another answer (`Assignment.instead`).
+*Then nodes.* With quota for all pod sets, the nodes are asked for all of them at once. If they have no room, that is as
+bad as if quota were short: PREEMPT if an empty cluster would hold the gang, else NO_FIT. Where node capacity decides
+for every flavor (`Rules.capacity_unless_elastic`) that answer is kept as a `Limit` on the flavors concerned, and
+another round of the scan looks for better ones (`_Scan.run`). An assignment that does not fit says in `instead` without
+which of its flavors another scan might do better; the caller decides whether to ask.
 
-Who only tries (`later`) needs no nodes chosen: a sum of counts says that there are enough. Where a queue has one flavor
-there is nothing to choose from, and a pod set gets what that gives (`_Scan._choose_alone`).
+Two short cuts: with `later` nodes are not chosen where a sum of counts says that there are enough, and in a queue with
+one flavor a pod set gets what that one gives (`_Scan._choose_alone`).
 
 Nothing here changes the ledger. Amounts asked for are totals over the pods that are still to run.
 """
@@ -95,8 +97,8 @@ class Mode(IntEnum):
 
 
 Oracle = Callable[[QuotaNode, FlavorResource, int], tuple[Mode, int]]
-"""(queue, (flavor, resource), amount) -> what eviction could do for it (NO_CANDIDATES, PREEMPT or RECLAIM), and the
-borrowing height after it."""
+"""(queue, (flavor, resource), amount) -> (what eviction could do for it: NO_CANDIDATES, PREEMPT or RECLAIM; the
+borrowing height after it). The borrowing height is how many levels up the cohort tree quota is borrowed; 0: none is."""
 
 
 def nobody(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
@@ -116,7 +118,7 @@ class PodSetRequest:
     total: tuple[tuple[str, int], ...]
     each: tuple[tuple[str, int], ...]
     placing: dict[object, PlaceRequest] = field(default_factory=dict, compare=False, repr=False)
-    """What was asked of nodes for it, by the flavors that it got: made once."""
+    """Cache: what is asked of the nodes for it, by the flavors that it got."""
 
 
 def _transform(each: Mapping[str, int], rules: Rules) -> dict[str, int]:
@@ -171,11 +173,11 @@ class Demand(Value, frozen=True):
 
     requests: tuple[PodSetRequest, ...]
     first: Mapping[FlavorResource, int]
-    """What it would take in the flavors that it tries first, over all pod sets: only for an order, not for the book."""
+    """What all pod sets would take in the flavors that are tried first: for the order of gangs, not for the book."""
 
     @property
     def told(self) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
-        """Per pod set, as a Verdict says it; the number of pods goes without saying."""
+        """(pod set, its requests) as in `Verdict`, without the resource `pods`."""
         return tuple(
             (asked.pod_set.name, tuple((name, amount) for name, amount in asked.total if name != PODS))
             for asked in self.requests
@@ -183,8 +185,8 @@ class Demand(Value, frozen=True):
 
 
 def in_turn(queue: ClusterQueue, out_of_stock: Sequence[str]) -> ClusterQueue:
-    """The queue as a gang sees it that got no nodes on these flavors: they are the last of each group, the one where
-    that is longest ago first. So flavors take turns."""
+    """The queue as a gang sees it that got no nodes on these flavors, oldest first: they come last in each group, in
+    this order. So flavors take turns."""
     if not out_of_stock:
         return queue
     last = {name: i for i, name in enumerate(out_of_stock, 1)}
@@ -213,12 +215,14 @@ def demand(workload: Workload, queue: ClusterQueue, rules: Rules) -> Demand:
 
 @dataclass(slots=True)
 class FlavorChoice:
+    """The flavor that one resource of a pod set got."""
+
     flavor: str
     mode: Mode
     borrow: int
     """Borrowing height."""
     tried: int
-    """For the cursor."""
+    """Index of the flavor at which the scan stopped, for the cursor; -1 where that was the last."""
 
 
 @dataclass(slots=True)
@@ -284,9 +288,9 @@ class Assignment:
     turned_away: bool = False
     """Nodes were short for flavors that it would have got: room there may change the answer."""
     instead: tuple[Combination, ...] = ()
-    """Unless it fits: without which of what it got another answer might."""
+    """Unless it fits: combinations without any one of which another scan might find something better."""
     said: dict[Combination, Limit] = field(default_factory=dict)
-    """What nodes said of flavors, where that holds whatever else the gang gets."""
+    """What the nodes said of its flavors, as far as that holds whatever else the gang gets."""
 
     def stand(self, where: Placement) -> None:
         """These are its nodes."""
@@ -351,7 +355,7 @@ class Assignment:
         if self.mode is Mode.NO_FIT:
             reason = self.reason or Reason.PLACEMENT_FAILED
         elif misfits and not any(_REASON_OF.get(short.detail) is Reason.WAITING_FOR_QUOTA for short in shortfalls):
-            # What is said of flavors that it cannot have is no reason to wait for quota of the one it may have.
+            # Quota is short only in flavors that it cannot have anyway: it waits for nodes of the one that it may have.
             reason = Reason.PLACEMENT_FAILED
             misfits = tuple(sorted(misfits, key=lambda misfit: not misfit.fits_when_empty))
         else:
@@ -361,7 +365,7 @@ class Assignment:
         fitting = [short for short in shortfalls if _REASON_OF.get(short.detail) is reason] or list(shortfalls)
         if not fitting:
             return Why(reason, Detail.NONE, shortfalls, misfits)
-        # The last of several pod sets asks for what the others take, too: of that the sentence speaks.
+        # A shortfall of the last of several pod sets includes what those before it take: the sentence tells that one.
         of = (fitting[0].flavor, fitting[0].resource)
         told = max((one for one in fitting if (one.flavor, one.resource) == of), key=lambda short: short.requested)
         return Why(reason, told.detail, shortfalls, misfits)
@@ -389,6 +393,7 @@ _REASON_OF = {
 
 
 def _worse(one: Reason | None, other: Reason | None) -> Reason | None:
+    """The more severe of two reasons; None is the mildest."""
     return one if _SEVERITY[one] >= _SEVERITY[other] else other
 
 
@@ -425,7 +430,7 @@ _NOT_CHOSEN = "nodes of an elastic flavor are not chosen, so that no level of a 
 
 
 def _must_stand(topology: TopologyRequest | None) -> bool:
-    """Does a pod set ask for a place without which it may not start."""
+    """Does a pod set ask for a placement that it cannot start without."""
     return topology is not None and bool(
         topology.required or topology.slice_required or topology.slices or topology.group
     )
@@ -436,7 +441,7 @@ def is_preferred(one: tuple[Mode, int], other: tuple[Mode, int], fungibility: Fu
     (mode, height), (other_mode, other_height) = one, other
     if mode is Mode.NO_FIT or other_mode is Mode.NO_FIT:
         return mode is not Mode.NO_FIT
-    # Who finds no victims cannot go now, whatever it would borrow: below every flavor that could.
+    # Without victims the gang cannot go now, however little it would borrow: worse than every flavor in which it could.
     if (mode is Mode.NO_CANDIDATES) != (other_mode is Mode.NO_CANDIDATES):
         return other_mode is Mode.NO_CANDIDATES
     if fungibility.preempt_over_borrow:
@@ -445,6 +450,7 @@ def is_preferred(one: tuple[Mode, int], other: tuple[Mode, int], fungibility: Fu
 
 
 def _try_next(mode: Mode, height: int, fungibility: Fungibility) -> bool:
+    """Does the scan go on to the next flavor after one of this mode and borrowing height."""
     if mode in (Mode.NO_FIT, Mode.NO_CANDIDATES):
         return True
     if mode.preempts and not fungibility.stop_when_preempting:
@@ -454,7 +460,7 @@ def _try_next(mode: Mode, height: int, fungibility: Fungibility) -> bool:
 
 _WORST = (Mode.NO_FIT, 2**31)
 _COMBINATIONS = 64
-"""So many combinations of flavors of several groups are asked of the nodes, for each pod set."""
+"""At most so many combinations of flavors, one of each resource group, are asked of the nodes for a pod set."""
 
 
 # ---------------------------------------------------------------- the scan
@@ -462,52 +468,41 @@ _COMBINATIONS = 64
 
 @dataclass(slots=True)
 class Limit:
-    """What the nodes said about flavors in an earlier round of a scan."""
+    """What the nodes said of a combination of flavors in an earlier round of the scan: it is no better than this."""
 
     mode: Mode
     misfits: tuple[Misfit, ...]
 
 
+@dataclass(kw_only=True, eq=False)
 class _Scan:
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        queue: ClusterQueue,
-        node: QuotaNode,
-        cursor: Cursor,
-        oracle: Oracle,
-        workload: Workload,
-        flavors: Mapping[str, Flavor],
-        rules: Rules,
-        topologies: Mapping[str, Topology],
-        avoid: Collection[str],
-        pinned: Pinned | None,
-        replaces: Admission | None,
-        delay: Callable[[str], bool] | None,
-        place: bool,
-        stood: Admission | None,
-        later: bool,
-        without: Collection[Combination],
-        said: Mapping[Combination, Limit],
-    ) -> None:
-        self.ledger = ledger
-        self.queue = queue
-        self.node = node
-        self.next_index = {(name, resource): index + 1 for name, resource, index in cursor}
-        self.oracle = oracle
-        self.workload = workload
-        self.flavors = flavors
-        self.rules = rules
-        self.topologies = topologies
-        self.avoid = avoid
-        self.pinned = pinned
+    """One scan: what `assign` is given, by the same names, and what the rounds of it have found out so far."""
+
+    ledger: Ledger
+    queue: ClusterQueue
+    """With its flavors in the order in which this gang tries them (`in_turn`)."""
+    node: QuotaNode
+    workload: Workload
+    flavors: Mapping[str, Flavor]
+    rules: Rules
+    topologies: Mapping[str, Topology]
+    cursor: Cursor = ()
+    oracle: Oracle = nobody
+    avoid: Collection[str] = ()
+    pinned: Pinned | None = None
+    replaces: Admission | None = None
+    delay: Callable[[str], bool] | None = None
+    place: bool = False
+    stood: Admission | None = None
+    later: bool = False
+    without: Collection[Combination] = ()
+    said: Mapping[Combination, Limit] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        queue, rules, replaces = self.queue, self.rules, self.replaces
+        self.next_index = {(name, resource): index + 1 for name, resource, index in self.cursor}
         self.replaced = {} if replaces is None else {pod_set.name: pod_set for pod_set in replaces.pod_sets}
         self.is_replacement = replaces is not None
-        self.delay = delay
-        self.place = place
-        self.stood = stood
-        self.later = later
         self.group_of: dict[str, ResourceGroup] = {}
         for group in queue.groups:
             for resource in group.covered:
@@ -516,14 +511,16 @@ class _Scan:
         self.preempt_while_borrowing = queue.preemption.borrow_within_cohort is not PreemptionPolicy.NEVER or (
             rules.fair_sharing and reclaim is not PreemptionPolicy.NEVER
         )
-        self.known = said
-        self.limits: dict[Combination, Limit] = {**said, **{one: Limit(Mode.NO_FIT, ()) for one in without}}
+        ruled_out = {one: Limit(Mode.NO_FIT, ()) for one in self.without}
+        self.limits: dict[Combination, Limit] = {**self.said, **ruled_out}
         self.answers: dict[Combination, Limit] = {}
         """Of the limits, what the nodes themselves said in this scan."""
         self.crowded: dict[Combination, None] = {}
-        """What pod sets had on whose nodes one of them found no room beside another."""
-        self.said: dict[tuple[FlavorResource, int], tuple[Mode, int]] = {}
+        """What pod sets had got, on whose nodes one of them found no room beside another."""
+        self.foretold: dict[tuple[FlavorResource, int], tuple[Mode, int]] = {}
+        """What the oracle said: it is asked once for each amount."""
         self.usage: dict[FlavorResource, int] = {}
+        """What the pod sets that this round has chosen flavors for would take."""
 
     @cached_property
     def topology_only(self) -> bool:
@@ -537,24 +534,25 @@ class _Scan:
     # -------------------------------------------------------- quota
 
     def run(self, pod_sets: Sequence[PodSetRequest]) -> Assignment:
+        """The best assignment: rounds are repeated as long as the nodes put new limits on flavors."""
         again = True
         while again:
             assignment, again = self._round(pod_sets)
         if assignment.instead and assignment.mode in (Mode.PREEMPT, Mode.RECLAIM):
-            assignment = self._making_way(pod_sets, assignment)
+            assignment = self._without_victims(pod_sets, assignment)
         assignment.turned_away = any(limit.misfits for limit in self.limits.values())
         if len(_together(pod_sets)) == 1:
             assignment.said = self.answers
         return assignment
 
-    def _making_way(self, pod_sets: Sequence[PodSetRequest], assignment: Assignment) -> Assignment:
-        """Others would have to go for one pod set: does another of the gang leave it what it needs, and go elsewhere?
-        Not where the queue would rather evict than look further."""
+    def _without_victims(self, pod_sets: Sequence[PodSetRequest], assignment: Assignment) -> Assignment:
+        """Others would have to be evicted for one pod set. Try instead to have another pod set of the gang, which fits,
+        take other flavors and leave it what it needs. Not where the queue would rather evict than look further."""
         fungibility, fitting = self.queue.fungibility, {one.name for one in assignment.pod_sets if one.mode is Mode.FIT}
         if fungibility.stop_when_preempting:
             return assignment
-        kept = self.limits, self.said, self.oracle
-        self.said, self.oracle = {}, nobody
+        kept = self.limits, self.foretold, self.oracle
+        self.foretold, self.oracle = {}, nobody
         for at in assignment.instead:
             if at[0] not in fitting:
                 continue
@@ -565,13 +563,13 @@ class _Scan:
             if other.mode is Mode.FIT and better:
                 assignment = other
                 break
-        self.limits, self.said, self.oracle = kept
+        self.limits, self.foretold, self.oracle = kept
         return assignment
 
     @cached_property
     def only(self) -> ResourceGroup | None:
-        """The queue's only group, where that has one flavor and nothing else is known of what the gang gets: there is
-        nothing to choose from."""
+        """The queue's only resource group where that has one flavor, and nothing else bears on what the gang gets; None
+        where there is a choice."""
         queue, workload = self.queue, self.workload
         if len(queue.groups) != 1 or len(queue.groups[0].flavors) != 1 or self.next_index:
             return None
@@ -581,6 +579,8 @@ class _Scan:
         return queue.groups[0] if allowed is None or queue.groups[0].flavors[0].name in allowed else None
 
     def _round(self, pod_sets: Sequence[PodSetRequest]) -> tuple[Assignment, bool]:
+        """(assignment by quota and nodes under the limits that are known; True if the nodes put a new limit on what it
+        chose, so that another round may choose better)."""
         self.usage = {}
         chosen: list[PodSetChoice] = []
         for members in _together(pod_sets):
@@ -602,7 +602,7 @@ class _Scan:
             borrow=max([got.borrow for choice in chosen for got in choice.flavors.values()], default=0),
         )
         hopeless = {choice.name for choice in chosen if choice.mode in (Mode.NO_FIT, Mode.NO_CANDIDATES)}
-        if assignment.mode is not Mode.NO_FIT and self.place and self._nodes(assignment):
+        if assignment.mode is not Mode.NO_FIT and self.place and self._ask_nodes(assignment):
             return assignment, True
         if assignment.mode is Mode.NO_FIT:
             assignment.reason = self._no_fit_reason(assignment)
@@ -613,9 +613,10 @@ class _Scan:
         return assignment, False
 
     def _instead(self, assignment: Assignment, hopeless: Collection[str], *, alone: bool) -> tuple[Combination, ...]:
-        """What might be had in place of this. Each pod set got what is best for it alone: another may be short of what
-        it took; and of flavors that only eviction gives, the first may be one in which nobody goes. `hopeless` are
-        those for whom quota is short in all of their flavors. `alone`: the gang has no other pod set."""
+        """`Assignment.instead` of this one. Each pod set got what is best for it alone, which may be what another
+        lacks; and among flavors that need eviction, it got the first, though in another the search may find victims.
+        `hopeless`: pod sets for which quota is short in all of their flavors. `alone`: the gang has no other pod
+        set."""
         short = [choice for choice in assignment.pod_sets if choice.mode is not Mode.FIT]
         wanted: set[str] = set()
         for choice in short:
@@ -638,8 +639,8 @@ class _Scan:
         return tuple(dict.fromkeys((*out, *self.crowded)))
 
     def _alone(self, choice: PodSetChoice, assignment: Assignment) -> set[str] | None:
-        """The flavors that quota would give a pod set, or eviction might, if the rest of its gang asked for nothing;
-        None if there are none for some of what it asks for."""
+        """The flavors that quota, or eviction, might give a pod set if the rest of its gang asked for nothing; None if
+        for some of its resources there are none."""
         members = [one.request for one in self._sharing(choice, assignment)]
         asked = _added_up(member.total for member in members)
         uncovered = [res for res, amount in asked.items() if amount and res not in self.group_of]
@@ -649,17 +650,18 @@ class _Scan:
         for group in self.queue.groups:
             wanted = [(res, amount) for res, amount in sorted(asked.items()) if res in group.covered]
             open_to = self.open_to(members, group) if wanted else ()
-            good = [name for name in open_to if self._graded(members, name, wanted, {})[1][0] > Mode.NO_CANDIDATES]
+            good = [
+                name for name in open_to if self._grade_flavor(members, name, wanted, {})[1][0] > Mode.NO_CANDIDATES
+            ]
             if wanted and not good:
                 return None
             out.update(good)
         return out
 
     def _never_together(self, pod_sets: Sequence[PodSetRequest]) -> PodSetChoice | None:
-        """Of pod sets that have one flavor to choose from, all together: the first with which they are more than that
-        could ever give, and how much all of them ask for. None where there is none, or that cannot be told. One of
-        those in front lacks what may be free later; if that alone were said, the gang would wait for what never helps
-        it."""
+        """The pod set with which the gang asks, in all, for more than the one flavor of a resource could ever give;
+        None where there is none, or where pod sets have a choice of flavors. Without this the gang would be told only
+        what a pod set in front of that one lacks, and wait for something that would not help it."""
         if self.is_replacement or self.workload.admission is not None:
             return None
         in_all, so_far = self._asked_in_all(pod_sets), Counter[FlavorResource]()
@@ -679,8 +681,9 @@ class _Scan:
         return None
 
     def _with_the_others(self, choices: list[PodSetChoice], pod_sets: Sequence[PodSetRequest]) -> list[PodSetChoice]:
-        """Pod sets that quota refuses now, and at which the scan ends: who grants what they ask for would meet what
-        those behind them ask for, of the same flavor. So it is said of all together."""
+        """These choices, which quota refuses and with which the scan ends, with the shortfalls told for the whole gang:
+        whoever raised quota by what these pod sets lack would next meet what those behind them ask of the same
+        flavor."""
         if len(choices) == len(pod_sets) or self.is_replacement or self.workload.admission is not None:
             return choices
         in_all = self._asked_in_all(pod_sets)
@@ -695,20 +698,20 @@ class _Scan:
         return choices
 
     def _sole(self, resource: str) -> FlavorResource | None:
-        """The one pair of which a resource could be had; None where there are several, or none."""
+        """The only (flavor, resource) of this resource in the queue; None where there are several, or none."""
         group = self.group_of.get(resource)
         return (group.flavors[0].name, resource) if group is not None and len(group.flavors) == 1 else None
 
     def _asked_in_all(self, pod_sets: Sequence[PodSetRequest]) -> Counter[FlavorResource]:
-        """By all pod sets, of flavors that are their only ones."""
+        """What all pod sets together ask for, of resources that come in one flavor only."""
         out = Counter[FlavorResource]()
         for asked in pod_sets:
             out.update({fr: amount for resource, amount in asked.total if (fr := self._sole(resource)) is not None})
         return out
 
     def _choose_alone(self, asked: PodSetRequest, group: ResourceGroup) -> PodSetChoice | None:
-        """As `_choose` of a pod set that is in no topology group, in a queue with one flavor; None where it asks for
-        nothing of it, or for something else."""
+        """As `_choose`, for a pod set in no topology group and a queue with one flavor; None where the pod set asks for
+        nothing, or for something that the queue does not cover: `_choose` decides then."""
         if not asked.count:
             return None
         covered = group.covered
@@ -720,15 +723,15 @@ class _Scan:
         if not wanted:
             return None
         flavor, members = group.flavors[0].name, [asked]
-        barred = self._barred(flavor, members, group)
+        barred = self._bars(flavor, members, group)
         if barred is not None:
             attempt = Attempt(flavor, Mode.NO_FIT, 0, Reason.NO_MATCHING_FLAVOR, (barred,))
             return PodSetChoice(asked, {}, (attempt,), (barred,))
-        flavors, grade, attempt = self._graded(members, flavor, wanted, self.usage)
+        flavors, grade, attempt = self._grade_flavor(members, flavor, wanted, self.usage)
         if grade[0] is Mode.NO_FIT:
             return PodSetChoice(asked, {}, (attempt,), attempt.shortfalls)
         for resource, amount in wanted:
-            self._takes((flavor, resource), amount)
+            self._use((flavor, resource), amount)
         return PodSetChoice(asked, flavors, (attempt,), attempt.shortfalls)
 
     def _choose(self, members: list[PodSetRequest]) -> list[PodSetChoice]:
@@ -736,7 +739,7 @@ class _Scan:
         asked = _added_up(member.total for member in members)
         idle = not any(member.count for member in members)
         probe = _added_up(member.each for member in members) if idle else {}
-        got, standing = self._holds(members)
+        got, standing = self._held_by(members)
         attempts: dict[str, Attempt] = {}
         shortfalls: tuple[Shortfall, ...] = ()
         misfits: tuple[Misfit, ...] = ()
@@ -764,7 +767,7 @@ class _Scan:
             beside = self._of_several(got)
             found, short, seen = self._scan_group(members, asked, probe, resource, group, beside)
             if probe and found is None:
-                # One pod would not fit; for pods that nobody asks for that is a preference, not a barrier.
+                # One pod would never fit. The pod set has no pods at present, so that is no reason to refuse the gang.
                 found, short, seen = self._scan_group(members, asked, {}, resource, group, beside)
             if found is None or any(choice.mode is not Mode.FIT for choice in found.values()):
                 limits = self._limits(members, group, beside)
@@ -797,18 +800,19 @@ class _Scan:
             before = dict(old.usage) if old is not None else {}
             total = dict(choice.request.total)
             for resource, taken in choice.flavors.items():
-                self._takes((taken.flavor, resource), total.get(resource, 0) - before.get(resource, 0))
+                self._use((taken.flavor, resource), total.get(resource, 0) - before.get(resource, 0))
         return choices
 
-    def _takes(self, fr: FlavorResource, amount: int) -> None:
-        """Who asks for none of something is no different from who does not name it, where the promises hold."""
+    def _use(self, fr: FlavorResource, amount: int) -> None:
+        """Add to what this round takes. A request of 0 leaves no entry, except by Kueue's rules."""
         if amount or not self.rules.promises:
             self.usage[fr] = self.usage.get(fr, 0) + amount
 
-    def _holds(
+    def _held_by(
         self, members: list[PodSetRequest]
     ) -> tuple[dict[str, FlavorChoice], dict[str, TopologyAssignment | None]]:
-        """A second look at a gang that holds its quota already: its flavors stand, and its nodes."""
+        """(resource -> flavor, pod set -> topology assignment) that these pod sets hold already: a gang with a
+        reservation keeps its flavors, and its nodes. Empty for a gang without one."""
         got: dict[str, FlavorChoice] = {}
         standing: dict[str, TopologyAssignment | None] = {}
         if self.workload.admission is not None:
@@ -820,7 +824,7 @@ class _Scan:
         return got, standing
 
     def _of_member(self, member: PodSetRequest, got: Mapping[str, FlavorChoice]) -> dict[str, FlavorChoice]:
-        """Of what its topology group got."""
+        """What one pod set gets of what its topology group got: resource -> flavor."""
         if mine := {name for name, _ in member.total}:
             return {resource: choice for resource, choice in got.items() if resource in mine}
         if member.pod_set.topology is not None and member.pod_set.topology.group:
@@ -837,8 +841,11 @@ class _Scan:
         group: ResourceGroup,
         beside: frozenset[str],
     ) -> tuple[dict[str, FlavorChoice] | None, tuple[Shortfall, ...], list[Attempt]]:
-        """The scan of one resource group: (flavor per resource, or None; reasons, none if it fits; attempts). `beside`:
-        what was chosen of the groups before, where there was a choice."""
+        """Scan one resource group: (flavor per resource, None if there is none; shortfalls, none if it fits; attempts).
+
+        `asked`: amounts by resource over all members; `probe`: those of one pod each, where the members have no pods
+        at present; `resource`: the one whose cursor counts; `beside`: flavors chosen of the groups before this one, as
+        far as there was a choice."""
         fungibility = self.queue.fungibility
         wanted = {name: amount for name, amount in sorted(asked.items()) if name in group.covered}
         probed = {name: amount for name, amount in probe.items() if name in group.covered}
@@ -855,7 +862,7 @@ class _Scan:
             if self._skipped(flavor, members, resource):
                 said.append(Shortfall(name, flavor, resource, Detail.FLAVOR_NOT_ALLOWED, covers=group.covered))
                 continue
-            barred = self._barred(flavor, members, group)
+            barred = self._bars(flavor, members, group)
             if barred is not None:
                 said.append(barred)
                 attempts.append(Attempt(flavor, Mode.NO_FIT, 0, Reason.NO_MATCHING_FLAVOR, (barred,)))
@@ -873,7 +880,7 @@ class _Scan:
             if limit is not None and limit.mode is Mode.NO_FIT and not limit.misfits:
                 said.append(Shortfall(name, flavor, resource, Detail.FLAVOR_NOT_ALLOWED, covers=group.covered))
                 continue  # another answer is looked for
-            choices, grade, attempt = self._graded(members, flavor, wanted.items(), self.usage)
+            choices, grade, attempt = self._grade_flavor(members, flavor, wanted.items(), self.usage)
             if limit is not None and limit.mode < grade[0]:
                 grade = (limit.mode, grade[1])
                 choices = {res: replace(choice, mode=limit.mode) for res, choice in choices.items()}
@@ -894,15 +901,15 @@ class _Scan:
             best = {res: replace(choice, tried=tried) for res, choice in best.items()}
         return best, () if all_fit else tuple(said), attempts
 
-    def _graded(
+    def _grade_flavor(
         self,
         members: list[PodSetRequest],
         flavor: str,
         wanted: Iterable[tuple[str, int]],
         taken: Usage,
     ) -> tuple[dict[str, FlavorChoice], tuple[Mode, int], Attempt]:
-        """How one flavor could be had for these resources beside what the rest of the gang has `taken`, and how good it
-        is: as its worst resource."""
+        """(choice per resource, (mode, borrowing height) of its worst resource, the attempt) for one flavor and these
+        resources, beside what the rest of the gang has `taken`."""
         fungibility = self.queue.fungibility
         grade: tuple[Mode, int] = (Mode.FIT, 0)
         height = 0
@@ -910,7 +917,7 @@ class _Scan:
         shorts: list[Shortfall] = []
         choices: dict[str, FlavorChoice] = {}
         for resource, amount in wanted:
-            mode, borrow, short, blocked = self._resource(members, (flavor, resource), amount, taken)
+            mode, borrow, short, blocked = self._grade_resource(members, (flavor, resource), amount, taken)
             choices[resource] = FlavorChoice(flavor, mode, borrow, -1)
             if short is not None:
                 shorts.append(short)
@@ -924,10 +931,10 @@ class _Scan:
                 grade = (mode, borrow)
         return choices, grade, Attempt(flavor, grade[0], height, reason, tuple(shorts))
 
-    def _resource(
+    def _grade_resource(
         self, members: list[PodSetRequest], fr: FlavorResource, amount: int, taken: Usage
     ) -> tuple[Mode, int, Shortfall | None, Reason | None]:
-        """(mode, borrowing height, numbers unless it fits, reason if NO_FIT) of one resource in one flavor."""
+        """(mode, borrowing height, shortfall unless it fits, reason if NO_FIT) of one resource in one flavor."""
         name = members[0].pod_set.name
         if self.is_replacement:
             for member in members:
@@ -945,15 +952,17 @@ class _Scan:
             return Mode.FIT, borrow, None, None
         short = self._shortfall(name, fr, total, None)
         nominal = node.quotas[fr].nominal if fr in node.quotas else 0
-        # Under the promises no policy says that it never goes: what it may not take back becomes free one day.
+        # By Kueue's rules a policy that allows no eviction makes this NO_FIT. Under the promises the gang waits: what
+        # it may not reclaim becomes free one day.
         if total <= nominal or below_root or self.preempt_while_borrowing or self.rules.promises:
-            known = self.said.get((fr, total))
+            known = self.foretold.get((fr, total))
             if known is None:
-                known = self.said[fr, total] = self.oracle(node, fr, total)
+                known = self.foretold[fr, total] = self.oracle(node, fr, total)
             return known[0], known[1], short, None
         return Mode.NO_FIT, borrow, short, Reason.WAITING_FOR_QUOTA
 
     def _shortfall(self, name: str, fr: FlavorResource, total: int, detail: Detail | None) -> Shortfall:
+        """The numbers behind a no of quota to `total` of this. detail None: the limit that is in the way says which."""
         node = self.node
         quota = node.quotas.get(fr)
         nominal = 0 if quota is None else quota.nominal
@@ -982,6 +991,7 @@ class _Scan:
     # -------------------------------------------------------- may it be used
 
     def _skipped(self, flavor: str, members: list[PodSetRequest], resource: str) -> bool:
+        """Is the scan kept from this flavor: by `pinned`, or by the flavors that the workload is allowed."""
         if self.pinned is not None and not any(
             self.pinned.get(member.pod_set.name, {}).get(resource) == flavor for member in members
         ):
@@ -994,10 +1004,10 @@ class _Scan:
         return tuple(
             flavor.name
             for flavor in group.flavors
-            if not self._skipped(flavor.name, members, "") and self._barred(flavor.name, members, group) is None
+            if not self._skipped(flavor.name, members, "") and self._bars(flavor.name, members, group) is None
         )
 
-    def _barred(self, name: str, members: list[PodSetRequest], group: ResourceGroup) -> Shortfall | None:
+    def _bars(self, name: str, members: list[PodSetRequest], group: ResourceGroup) -> Shortfall | None:
         """Why pods of these sets could never use the flavor, whatever is free."""
         flavor = self.flavors.get(name)
         if flavor is None:
@@ -1027,6 +1037,7 @@ class _Scan:
         return None
 
     def _topology_bars(self, asked: PodSetRequest, flavor: Flavor, group: ResourceGroup) -> str:
+        """Why the flavor cannot give a pod set the placement that it asks for, in words; "": it can."""
         pod_set, request = asked.pod_set, asked.pod_set.topology
         by_nodes = self.rules.capacity_unless_elastic
         if request is None or not request.explicit:
@@ -1061,7 +1072,8 @@ class _Scan:
         return f"topology {flavor.topology} has no level {missing[0]} (it has {', '.join(topology.levels)})"
 
     def _brings_nodes(self, asked: PodSetRequest, group: ResourceGroup) -> bool:
-        """Do pods get their nodes by a flavor of this group, for no other group has one whose nodes are chosen."""
+        """Is it a flavor of this group by which the pods get their nodes: no flavor of another group has nodes that are
+        chosen here."""
         said = [name for name, amount in asked.pod_set.shape.requests if amount and name in self.group_of]
         # What quota counts as something else alone has its nodes by that.
         said = said or [name for name, amount in asked.each if amount and name in self.group_of]
@@ -1073,19 +1085,20 @@ class _Scan:
     # -------------------------------------------------------- nodes
 
     def _of_several(self, got: Mapping[str, FlavorChoice]) -> frozenset[str]:
-        """Of these flavors those of groups in which there is a choice."""
+        """Those of these flavors that belong to groups with more than one flavor."""
         groups = ((self.group_of.get(resource), choice.flavor) for resource, choice in got.items())
         return frozenset(flavor for group, flavor in groups if group is not None and len(group.flavors) > 1)
 
     def _limit(
         self, members: list[PodSetRequest], group: ResourceGroup, flavor: str, beside: frozenset[str]
     ) -> Limit | None:
-        """Of a flavor of this group, beside those of others."""
+        """The strictest limit that is known for the members with this flavor of the group, beside flavors of others."""
         together = beside | {flavor} if len(group.flavors) > 1 else beside
         found = [limit for m in members if (limit := self.limits.get((m.pod_set.name, together))) is not None]
         return min(found, key=lambda limit: limit.mode) if found else None
 
     def _limits(self, members: list[PodSetRequest], group: ResourceGroup, beside: frozenset[str]) -> list[Limit]:
+        """The limits that are known for the flavors of the group, beside flavors of others."""
         found = (self._limit(members, group, flavor.name, beside) for flavor in group.flavors)
         return [limit for limit in found if limit is not None]
 
@@ -1096,14 +1109,15 @@ class _Scan:
         found: Mapping[str, FlavorChoice] | None,
         limits: Sequence[Limit],
     ) -> bool:
-        """Are others to be tried in place of those `beside` which nodes are short with a flavor of this group: no other
-        flavor of it is better than what was `found`."""
+        """Should other flavors be tried in place of those `beside`? With them the nodes limit each flavor of this
+        group, and nothing better was `found`. If so that is noted as a limit on those `beside`, unless it is no
+        news."""
         mode = min((choice.mode for choice in (found or {}).values()), default=Mode.NO_FIT)
         at = (members[0].pod_set.name, beside)
         known = self.limits.get(at)
         if not beside or (known is not None and known.mode <= mode):
             return False
-        if sum(one[0] == at[0] and one not in self.known for one in self.limits) >= _COMBINATIONS:
+        if sum(one[0] == at[0] and one not in self.said for one in self.limits) >= _COMBINATIONS:
             return False
         self.limits[at] = Limit(mode, tuple(dict.fromkeys(misfit for limit in limits for misfit in limit.misfits)))
         return True
@@ -1175,7 +1189,7 @@ class _Scan:
         return known
 
     def _added(self, pod_set: str) -> tuple[Flavor, ...]:
-        """What ready checks write into the pods of a pod set, as a flavor would."""
+        """What ready admission checks add to the pods of a pod set (node labels, tolerations), as flavors."""
         out = []
         for check in self.workload.checks:
             labels, tolerations = dict(check.node_selectors).get(pod_set, ()), dict(check.tolerations).get(pod_set, ())
@@ -1183,8 +1197,9 @@ class _Scan:
                 out.append(Flavor("", node_labels=labels, tolerations=tolerations))
         return tuple(out)
 
-    def _nodes(self, assignment: Assignment) -> bool:
-        """Ask the nodes, and let their answer count. True: the scan shall be done again with what they said."""
+    def _ask_nodes(self, assignment: Assignment) -> bool:
+        """Ask the nodes for the whole gang, and put their answer into the assignment. True, and the assignment is void,
+        if their answer is a new limit under which another round may find something better."""
         bare = not any(choice.flavors for choice in assignment.pod_sets)
         for choice in assignment.pod_sets if self.rules.pack_against_fragmentation else ():
             pods, pod_set = choice.request.count, choice.request.pod_set
@@ -1216,7 +1231,7 @@ class _Scan:
             if not isinstance(answer, Misfit):
                 assignment.stand(answer)
                 return False
-            if self._retry(assignment, answer, asked, Mode.PREEMPT):
+            if self._note_limit(assignment, answer, asked, Mode.PREEMPT):
                 return True
             choice = by_name.get(answer.pod_set) or assignment.pod_sets[0]
             choice.misfits = (*choice.misfits, answer)
@@ -1227,7 +1242,7 @@ class _Scan:
             if not self.ledger.room(asked, owner=self.workload.key, avoid=self.avoid, empty=True):
                 answer = self.ledger.places(asked, owner=self.workload.key, avoid=self.avoid, empty=True)
             if isinstance(answer, Misfit):
-                if self._retry(assignment, answer, asked, Mode.NO_FIT):
+                if self._note_limit(assignment, answer, asked, Mode.NO_FIT):
                     return True
                 choice = by_name.get(answer.pod_set) or assignment.pod_sets[0]
                 flavor = answer.flavor or next((r.flavors[0].name for r in asked if r.pod_set.name == choice.name), "")
@@ -1246,8 +1261,9 @@ class _Scan:
                     by_name[request.pod_set.name]._set_mode(Mode.PREEMPT)
         return False
 
-    def _retry(self, assignment: Assignment, answer: Misfit, asked: list[PlaceRequest], mode: Mode) -> bool:
-        """Note what the nodes said of the flavors, if that is news and others could be tried."""
+    def _note_limit(self, assignment: Assignment, answer: Misfit, asked: list[PlaceRequest], mode: Mode) -> bool:
+        """Note that with these flavors the nodes allow no better than `mode`. True if that is news and other flavors
+        could be tried."""
         if not self.rules.capacity_unless_elastic or self.workload.lost_nodes or self.pinned is not None:
             return False
         failed = next((request for request in asked if request.pod_set.name == answer.pod_set), asked[0])
@@ -1271,12 +1287,13 @@ class _Scan:
 
     @staticmethod
     def _goes_with(choice: PodSetChoice, assignment: Assignment) -> PodSetChoice:
-        """Who asks for nothing that quota counts goes where the rest of its gang goes; others by themselves."""
+        """The choice by whose flavors a pod set gets its nodes: its own, or that of the first pod set that has flavors
+        where it asks for nothing that quota counts."""
         return choice if choice.flavors else next((one for one in assignment.pod_sets if one.flavors), choice)
 
     @staticmethod
     def _sharing(choice: PodSetChoice, assignment: Assignment) -> list[PodSetChoice]:
-        """A pod set, and those of its topology group."""
+        """The choices of a pod set and of the others of its topology group."""
         topology = choice.request.pod_set.topology
         if topology is None or not topology.group:
             return [choice]
@@ -1287,8 +1304,8 @@ class _Scan:
         ]
 
     def _no_fit_reason(self, assignment: Assignment) -> Reason | None:
-        """Of alternatives (flavors of one group) the mildest reason counts, of what is needed together (groups, pod
-        sets) the most severe."""
+        """Why an assignment is NO_FIT. Of alternatives (flavors of one group) the mildest reason counts, of what is
+        needed together (groups, pod sets) the most severe."""
         overall: Reason | None = None
         for choice in assignment.pod_sets:
             if choice.mode is not Mode.NO_FIT:
@@ -1331,6 +1348,7 @@ def _together(pod_sets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
 
 
 def _added_up(amounts: Iterable[tuple[tuple[str, int], ...]]) -> dict[str, int]:
+    """The sum by resource."""
     out: dict[str, int] = {}
     for some in amounts:
         for resource, amount in some:
@@ -1446,21 +1464,10 @@ def turns(
         ledger=ledger,
         queue=in_turn(queue, workload.out_of_stock),
         node=node,
-        cursor=(),
-        oracle=lambda node, fr, amount: (Mode.NO_FIT, 0),
         workload=workload,
         flavors=flavors,
         rules=rules,
         topologies=topologies,
-        avoid=(),
-        pinned=None,
-        replaces=None,
-        delay=None,
-        place=False,
-        stood=None,
-        later=False,
-        without=(),
-        said={},
     )
     members = [asked for asked in requests(workload, queue, rules) if asked.pod_set.name in among]
     return [scan.open_to(members, group) for group in scan.queue.groups]
@@ -1487,7 +1494,7 @@ def nodes_for(
 Found = TypeVar("Found")
 
 
-def reduce(pod_sets: Sequence[PodSet], attempt: Callable[[Mapping[str, int]], Found | None]) -> Found | None:
+def reduce_counts(pod_sets: Sequence[PodSet], attempt: Callable[[Mapping[str, int]], Found | None]) -> Found | None:
     """Partial admission: the answer of `attempt` for the largest counts for which it has one, found by bisection
     between `count` and `min_count`; None if there is none, or nothing may be reduced. Of a pod set that asks for slices
     only counts that are whole slices count."""

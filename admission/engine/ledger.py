@@ -71,7 +71,7 @@ class Charge(Value, frozen=True, dict=True, gc=True):
 
     @cached_property
     def pairs(self) -> frozenset[FlavorResource]:
-        """Of what it holds something."""
+        """The (flavor, resource) pairs that it holds."""
         return frozenset(fr for fr, _ in self.usage)
 
 
@@ -81,7 +81,7 @@ class Held(Value, frozen=True):
     charge: Charge
     until: int
     victims: tuple[str, ...] = ()
-    """Uids of those who were to leave for it."""
+    """uids of the gangs that were evicted for it."""
 
 
 def first_to_end(claims: Mapping[Key, Held]) -> dict[Key, Held]:
@@ -90,7 +90,7 @@ def first_to_end(claims: Mapping[Key, Held]) -> dict[Key, Held]:
 
 
 class Doubly(NamedTuple):
-    """Quota, and host -> what is taken of it."""
+    """What counts twice in the book, in quota and on nodes: see `Ledger.doubly`."""
 
     usage: dict[FlavorResource, int]
     hosts: dict[str, dict[str, int]]
@@ -121,7 +121,7 @@ def _take(into: dict[_Of, int], wanted: dict[_Of, int], held: dict[_Of, int]) ->
 
 
 class Aside(Value, frozen=True):
-    """Room that is kept for a gang, noted and not taken."""
+    """Room that is set aside for a gang: noted in the book, and not taken."""
 
     held: Held
 
@@ -137,7 +137,7 @@ class Kept:
         self.held = {held.charge.key: held for held in claims}
         self.as_if = as_if
         self.spoiled = False
-        """Of what was done while it was entered, something stayed: the tree in `as_if` is the book's now."""
+        """Something that was changed while it was entered has stayed, so that `as_if` cannot be used again."""
 
 
 class _Versions(NamedTuple):
@@ -150,13 +150,13 @@ class _Versions(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """What was entered or taken out under a mark, and the versions before."""
+    """A journal entry: what was entered or taken out under a mark, and the versions before."""
 
     entered: bool
     entry: Charge | Held | Aside | Kept
     before: _Versions
     hidden: bool = False
-    """The pods of the gang that was entered did not count before."""
+    """Its pods were hidden before it was entered."""
 
 
 def usage_of(admission: Admission) -> tuple[tuple[FlavorResource, int], ...]:
@@ -324,46 +324,46 @@ class Ledger:
         self.aside_changed: set[Key] = set()
         """For whom something was set aside, or is no more, since who follows that looked (and emptied this)."""
         self._leaving: dict[str, Charge] = {}
-        """By uid, who was evicted and holds something still."""
+        """uid -> charge of a gang that was evicted and still holds it."""
         self._claims_under: dict[QuotaNode, dict[Key, Held]] = {}
         """Root -> the claims in its tree."""
         self._aside_under: dict[QuotaNode, dict[Key, Held]] = {}
         self._aside_in_order: dict[QuotaNode, dict[Key, Held]] = {}
         """The same, made anew after a change."""
         self.version = 0
-        """Another with every change, and the old one when the change is taken back: equal versions mean an equal
-        book."""
+        """Changes with every change, and is as before when the change is taken back: equal versions, equal books."""
         self._versions: dict[QuotaNode, int] = {}
         self._last_version = 0
         self._followed: dict[tuple[int, int, int], tuple[object, int]] = {}
-        """(version of a tree, 1 or -1, id of an entry) -> (the entry, the version after it was entered or taken out):
-        who does the same to the same tree comes to the same version."""
+        """(version of a tree, 1 or -1, id of an entry) -> (the entry, version of the tree after it was entered or taken
+        out). So the same change to the same tree leads to the same version."""
         self._queues: tuple[ClusterQueue, ...] = ()
         self._cohorts: tuple[Cohort, ...] = ()
         self._journal: list[_Step] = []
         self._marks: list[int] = []
         self._bare = False
         self._off_nodes: Tree | None = None
-        """The same quota, used by those alone who do not stand on nodes, and by claims; made when it is asked for."""
+        """The quota tree with the usage of claims, and of gangs that hold no nodes; made when it is first asked for."""
         self._spared: frozenset[Key] | None = None
-        """Room that is set aside counts as taken on nodes now, but for that of these. None: none of it."""
+        """While this is not None, room that is set aside on nodes counts as taken, except for these owners."""
         self._lazy: dict[Key, Held] = {}
-        """Of these, who has a claim in the book, of quota alone."""
+        """Owners whose room is set aside and was entered as a claim of quota alone (`beside`): on nodes it counts
+        already."""
         self._gone: frozenset[tuple[Key, str]] = frozenset()
         """(key in the book of nodes, uid) of those who count as gone from there."""
         self._lent: Lent = ()
-        """What counts as free on nodes, though it is claimed."""
+        """What counts as free on nodes though it is claimed: see `yielding`."""
         self._on_paper: dict[Key, Held] = {}
         """Claims whose quota alone is given up for a question; their nodes count as gone."""
         self._known: dict[tuple[QuotaNode, int, Hashable], Any] = {}
-        """(root, its version, what) -> what is `remembered`."""
+        """Cache of `remembered`: (root, its version, what) -> the answer."""
         self._kept_known: dict[tuple[Hashable, ...], Kept] = {}
-        """(root, its version, only what is free, ids of what is set aside) -> that, to be entered at once."""
+        """Cache of `_kept`: (root, its version, only what is free, ids of what is set aside)."""
         self._kept_claims = 0
         self._by_hand = 0
-        """So many questions are asked for which the tree is moved, and has its version still."""
+        """How many questions are open that change the tree without a new version: nothing may be cached by version."""
         self._standing: dict[Key, Charge] = {}
-        """What a decision left in the book, until it is charged or taken out."""
+        """Charges that the last decision left in the book, until they are charged or taken out."""
 
     # ------------------------------------------------------------ configuration
 
@@ -398,7 +398,7 @@ class Ledger:
         return self._claims_under.get(root, {})
 
     def remembered(self, root: QuotaNode, what: Hashable, find_out: Callable[[], Known]) -> Known:
-        """What somebody found out about one tree, and has again as long as the tree is the same."""
+        """The answer of `find_out` about one tree, cached under `what` as long as the tree is the same."""
         if self._by_hand:
             return find_out()
         at = (root, self._versions.get(root, 0), what)
@@ -437,7 +437,8 @@ class Ledger:
         return charge
 
     def claim(self, charge: Charge, until: int, victims: tuple[str, ...] = ()) -> None:
-        """Keep room for a gang, for which these (uids) leave, in place of what it claimed before."""
+        """Claim room for a gang until then (ms), in place of what it claimed before. victims: uids of the gangs that
+        leave for it."""
         if charge.key in self.claims:
             self.unclaim(charge.key)
         self._enter(Held(charge, until, victims))
@@ -450,7 +451,7 @@ class Ledger:
         return held
 
     def set_aside(self, charge: Charge, until: int) -> None:
-        """Note room that is kept for a gang, in place of what was noted before."""
+        """Set room aside for a gang until then (ms), in place of what was set aside for it before."""
         self.give_up(charge.key)
         self._enter(Aside(Held(charge, until)))
 
@@ -467,9 +468,11 @@ class Ledger:
 
     @contextmanager
     def beside(self, but: Set[Key], root: QuotaNode, *, free: bool = False, nodes: bool = True) -> Iterator[None]:
-        """With all room taken that is set aside, but for that of some: of those in the tree of `root` as claims in the
-        book, with no more of their quota than is `free` now if only that is asked for; of the others on nodes. Without
-        `nodes` none are taken. Who is unclaimed inside has nothing set aside any more."""
+        """Look at a gang beside the room that is set aside: inside, it counts as taken, except for the gangs in `but`.
+
+        In the tree of `root` it is entered as claims; of other trees only nodes count. `free`: of quota take no more
+        than is free now. Without `nodes` no nodes are taken. A gang that is unclaimed inside has nothing set aside
+        afterwards, either."""
         entered = {key: held for key, held in self.aside_under(root).items() if key not in but}
         start = len(self._journal)
         before = self._spared, self._lazy
@@ -512,8 +515,8 @@ class Ledger:
             self._restore(first)
 
     def together(self, root: QuotaNode, entered: Sequence[Held], *, free: bool) -> Kept:
-        """This, set aside in one tree, to be entered at once; or of its quota what is `free` when what comes before has
-        its own."""
+        """What is set aside in one tree as one entry. `free`: of the quota of each only what is free once those before
+        it have theirs."""
         claims = [(node, held) for held in entered if (node := self.tree.queue(held.charge.queue)) is not None]
         if not free:
             return Kept(root, entered, entered, AsIf(((node, held.charge.usage) for node, held in claims), 1))
@@ -527,7 +530,7 @@ class Ledger:
         return Kept(root, entered, parts, as_if)
 
     def _kept(self, root: QuotaNode, entered: tuple[Held, ...], free: bool) -> Kept:
-        """The same, remembered as long as the tree is."""
+        """As `together`, cached as long as the tree is the same."""
         if self._by_hand:
             return self.together(root, entered, free=free)
         at = (root, self._versions.get(root, 0), free, *map(id, entered))  # as long as it is there, so are they
@@ -541,7 +544,7 @@ class Ledger:
         return known
 
     def _enter_kept(self, kept: Kept, sign: int) -> None:
-        """All but its quota in the tree."""
+        """Enter it (1) or take it out (-1), except for its quota, which `Kept.as_if` moves."""
         root = kept.root
         self.version = self._new_version()
         self._versions[root] = self._version_after(root, kept, sign)
@@ -567,14 +570,14 @@ class Ledger:
 
     @contextmanager
     def as_if_gone(self, charges: Iterable[Charge]) -> Iterator[None]:
-        """As if these gangs held nothing: no quota, no nodes, and no pods on them. Ask inside."""
+        """Inside, these gangs hold nothing: no quota, no nodes, and no pods on them. Only for questions."""
         charges = tuple(charges)
         with self._without(self.usage_by_queue(charges)), self.gone_from_nodes(charges):
             yield
 
     @contextmanager
     def _without(self, moved: Mapping[QuotaNode, Usage]) -> Iterator[None]:
-        """As if this quota of these queues were not taken."""
+        """Inside, this quota of these queues is not taken."""
         self._by_hand += 1
         try:
             with AsIf(((node, usage.items()) for node, usage in moved.items()), -1):
@@ -584,7 +587,7 @@ class Ledger:
 
     @contextmanager
     def gone_from_nodes(self, charges: Iterable[Charge]) -> Iterator[None]:
-        """As if nothing of these gangs stood on nodes, neither by its charge nor by its pods. Ask inside."""
+        """Inside, these gangs are not on nodes, neither by their charges nor by their pods. Only for questions."""
         before = self._gone
         self._gone = before | {(charge.key, charge.uid) for charge in charges}
         try:
@@ -604,7 +607,7 @@ class Ledger:
 
     @contextmanager
     def without_claims(self, keys: Iterable[Key]) -> Iterator[None]:
-        """As if these claimed nothing. Ask inside."""
+        """Inside, these gangs claim nothing. Only for questions."""
         gone, on_paper = self._gone, self._on_paper
         self._on_paper = dict(on_paper)
         try:
@@ -621,7 +624,7 @@ class Ledger:
 
     @contextmanager
     def unclaimed_on_nodes(self, keys: Collection[Key]) -> Iterator[None]:
-        """As if these claimed nothing. Ask inside, of nodes alone."""
+        """Inside, these gangs claim nothing on nodes. Only for questions about nodes; cheaper than `without_claims`."""
         gone, spared = self._gone, self._spared
         hold = [key for key in keys if key in self.charges]
         rest = [key for key in keys if key not in self.charges]
@@ -635,8 +638,9 @@ class Ledger:
                 self._gone, self._spared = gone, spared
 
     def no_room(self, requests: Sequence[PlaceRequest], avoid: Collection[str], *, beside: bool) -> bool:
-        """Do the nodes refuse this; `beside` all that is set aside on them. No where that would be long to find out,
-        and where pods linger that keep domains to child jobs of it: only `places` is told whose."""
+        """Do the nodes refuse this for sure; `beside`: beside all that is set aside on them. False where finding out
+        would take long, and where pods of its own linger that keep domains for child jobs of it, which only `places`
+        knows."""
         if self.nodes.lingering("", (one.pod_set.shape for one in requests)):
             return False
         spared, effort = self._spared, self.nodes.effort
@@ -650,13 +654,13 @@ class Ledger:
             self._spared = spared
 
     def as_far_as_free(self, charge: Charge) -> Charge:
-        """Of a claim, the quota that is there now."""
+        """A claim reduced to the quota of it that is free now, and to no nodes."""
         node = self.tree.queue(charge.queue)
         usage = tuple((fr, min(amount, 0 if node is None else node.available(fr))) for fr, amount in charge.usage)
         return replace(charge, usage=usage, admission=None, per_pod=())
 
     def suspended(self, owner: Key | None) -> AbstractContextManager[None]:
-        """While `owner` is looked at, the room that it claims itself is free."""
+        """Inside, the room that `owner` claims itself is free: for a look at it."""
         held = self.claims.get(owner) if owner is not None else None
         return _AS_IT_IS if held is None else self._suspended(held)
 
@@ -675,8 +679,8 @@ class Ledger:
                 self._enter(held)
 
     def doubly(self, root: QuotaNode) -> Mapping[Key, Doubly]:
-        """Of the claims in one tree, what counts twice: those who leave for them hold it still. What one of them holds
-        counts for the first claims that he leaves for."""
+        """Gang with a claim in this tree -> what of the claim counts twice in the book, because gangs that leave for it
+        still hold it. What such a gang holds counts for the first claims that it leaves for."""
         return self.remembered(root, Ledger.doubly, lambda: self._doubly(root))
 
     def _doubly(self, root: QuotaNode) -> dict[Key, Doubly]:
@@ -695,8 +699,8 @@ class Ledger:
         return out
 
     def _yielded(self, owner: Key) -> list[Charge]:
-        """Of other claims in its tree, the quota that does not keep the owner of a claim from its turn, as far as it is
-        of what that one claims: see `yielding`."""
+        """The quota that other claims of its tree yield to the claim of `owner`, of what that claims: see
+        `yielding`."""
         own = self.claims.get(owner)
         node = None if own is None else self.tree.queue(own.charge.queue)
         if own is None or node is None:
@@ -714,7 +718,8 @@ class Ledger:
         return out
 
     def _lent_to(self, owner: Key) -> Lent:
-        """The same of nodes, of claims in any tree: of what its own claim has there, what would not be free."""
+        """The room on nodes that other claims, of any tree, yield to the claim of `owner`: of what that has there, as
+        much as would not be free."""
         own = self.claims.get(owner)
         if own is None or own.charge.admission is None:
             return ()
@@ -738,7 +743,7 @@ class Ledger:
         return tuple(out)
 
     def _yields_on_nodes(self, key: Key, to: tuple[int, Key]) -> Mapping[str, Mapping[str, int]]:
-        """Host -> what of this claim does not keep back one of that (end, owner)."""
+        """Host -> what this claim yields to the claim of that (end, owner)."""
         held = self.claims[key]
         if (held.until, key) > to:
             return Doubly.of(held.charge).hosts
@@ -747,12 +752,12 @@ class Ledger:
         return {} if twice is None else twice.hosts
 
     def yielding(self, owner: Key) -> AbstractContextManager[None]:
-        """While the owner of a claim is looked at, other claims yield to it. Ask inside.
+        """Inside, other claims yield to the claim of `owner`: for a look at it.
 
-        Claims count on what leaves. Until that is gone it counts twice, as held and as claimed, and each claim would
-        keep all others from room that is free already. So those that were made after its own yield whole, and those
-        before it as far as they count twice. It takes no more than it claimed (of the same flavors, and on its own
-        nodes), and the others find what leaves."""
+        A claim is for room of gangs that are leaving. Until they are gone that room counts twice, as held and as
+        claimed, so that each claim would keep the owners of all others from room that is free already. Therefore claims
+        that were made after its own yield all that they claim, and those before it as much as counts twice. The owner
+        takes no more than it claimed, in the same flavors and on the same nodes; the others find what becomes free."""
         quota, lent = self._yielded(owner), self._lent_to(owner)
         return self._yielding(quota, lent) if quota or lent else _AS_IT_IS
 
@@ -780,8 +785,8 @@ class Ledger:
 
     @contextmanager
     def on_empty_nodes(self, queue: str) -> Iterator[None]:
-        """As if nobody were there who stands on nodes: neither their quota is taken, nor the nodes. Inside, only ask:
-        `places`, and what the tree says of this queue and what is above it."""
+        """Inside, gangs that hold nodes hold nothing, neither nodes nor quota. Only for questions: `places`, and what
+        the tree says of this queue and of the cohorts above it."""
         if self._off_nodes is None:
             self._off_nodes = self._made_off_nodes()
         node, alone = self.tree.queue(queue), self._off_nodes.queue(queue)
@@ -791,7 +796,7 @@ class Ledger:
 
     @contextmanager
     def _laid_bare(self, usage: Sequence[tuple[QuotaNode, dict[FlavorResource, int]]]) -> Iterator[None]:
-        """With this usage in these places of the tree, and no gang on any node."""
+        """Inside, these nodes of the quota tree have this usage, and no gang is on any node."""
         kept = [(at, at.usage) for at, _ in usage]
         for at, amounts in usage:
             at.put_usage(amounts)
@@ -906,21 +911,21 @@ class Ledger:
         avoid: Collection[str] = (),
         empty: bool = False,
     ) -> bool | None:
-        """Would `places` find room; None where only `places` can tell."""
+        """Would `places` find room? Without choosing nodes; None where only `places` can tell."""
         if self._bare:
             return None
         with self.suspended(owner), self._looked_at():
             return room(self.nodes, requests, rules=self.rules, avoid=avoid, empty=empty)
 
     def holds(self, requests: Sequence[PlaceRequest], *, owner: Key | None = None, avoid: Collection[str] = ()) -> bool:
-        """Would `places` find room for this."""
+        """Would `places` find room for this? Without choosing nodes where that can be told."""
         if self._bare:
             return not isinstance(self.places(requests, owner=owner, avoid=avoid), Misfit)
         with self.suspended(owner), self._looked_at():
             return holds(self.nodes, requests, rules=self.rules, avoid=avoid)
 
     def _looked_at(self) -> AbstractContextManager[None]:
-        """The nodes with what counts as taken and as gone now."""
+        """The nodes with all that counts as taken, gone or lent for the question at hand."""
         spared = bare = self._spared
         if spared is None and not self._gone and not self._lent:
             return _AS_IT_IS
@@ -1023,7 +1028,8 @@ class Ledger:
             self.nodes.give_up(charge.key)
 
     def _apply(self, entry: Charge | Held | Aside | Kept, sign: int, *, hide: bool = False) -> bool:
-        """Enter (1) or take out (-1); `hide`: with a gang, its pods. Whether pods count now that did not."""
+        """Enter (1) or take out (-1) an entry; `hide`: with a gang that is taken out, its pods. True if pods that were
+        hidden count again."""
         shown = False
         if isinstance(entry, Kept):
             for claim in entry.held.values():

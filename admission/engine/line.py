@@ -19,7 +19,7 @@ from admission.engine.shortage import Lack
 
 
 class Memo(Value, frozen=True):
-    """Why a bucket is not worth a trial before something changes."""
+    """Why a bucket is not worth a trial before something changes: the answer that its first gang was given."""
 
     verdict: Verdict
     on_nodes: bool
@@ -29,16 +29,17 @@ class Memo(Value, frozen=True):
     lack: Lack | None = None
     """What it lacked, if that is all that a change in the quota tree could make good."""
     turned: bool = False
-    """It was refused on the book alone, and not for what is set aside for others."""
+    """It was refused by what is charged and claimed, and would be without what is set aside for others."""
     kept_from: Lack | None = None
-    """Of one for whom room is set aside itself: what it would have taken, had room that is set aside for others not
-    left too little quota for it. Who asks before whom decides about it, so it has a turn whenever its tree changes."""
+    """Of a gang for whom room is set aside, and that was refused only because room that is set aside for others left
+    too little quota: what it would have taken. Which of them has its turn first decides, so that it has a turn whenever
+    its tree changes."""
     never: bool = False
-    """Nor would it go if nobody else were there: it is in nobody's way who stands behind it."""
+    """It would not go in an empty cluster either, so that gangs behind it need not wait for it."""
     keeps: Charge | None = None
     """Of the head of a strict queue, under Kueue's rules: what it keeps from others in every cycle ..."""
     look: object = None
-    """... and what came of the look at it, for who looks again."""
+    """... and what came of the look at it, for reuse."""
 
 
 Used = Callable[[QueueKey], float] | None

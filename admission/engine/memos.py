@@ -1,16 +1,23 @@
-"""What cycles found out of gangs that cannot go, and what makes it worth a look again.
+"""What cycles found out about gangs that cannot go, and what makes them worth another trial.
 
-A bucket that was refused is parked in its line with a `Memo`: what it lacked of quota, of nodes, until when. It is
-woken by what it may depend on. A change in its quota tree, or room on nodes that could hold one of its pods, raises a
-*doubt*: a look at the book alone, by the numbers of its last trial (`shortage`), says whether it would be refused again
-for sure. Who would is *passed by*, parked as it was, its numbers being *stale* from then on; who would not comes back
-into the line. Any change of the configuration wakes everybody. Whoever comes back on a doubt is looked at once more
-when its turn comes, for by then another may have taken what it lacked; and when somebody is evicted, or loses a claim,
-those who were passed by in this cycle are looked at once more too. Under Kueue's rules those who were parked come
-*late* where somebody waits for whom others were evicted: a cycle after the change that they may depend on.
+A bucket that was refused is *parked* in its line with a `Memo`: what quota or nodes it lacked, and when time alone may
+change that. It is woken by whatever the refusal depends on:
 
-So a memo hides nobody whom a trial would let go; and what was found out beside a plan that did not come about counts
-for nothing.
+    a change of the configuration                          all buckets are woken
+    the time in the memo, the end of a claim in its way    the bucket is woken
+    a change in its quota tree, or room on nodes that      raises a *doubt*: a look at the book, by the numbers of the
+    could hold one of its pods                             last trial (`shortage`), says if it is refused again for sure
+
+A bucket that is refused again for sure is *passed by*: it stays parked, and the numbers in its memo are *stale*. Others
+come back into the line. One that came back on a doubt is looked at in that way once more when its turn comes, because
+by then another gang may have taken what it lacked. And those that were passed by in a cycle are looked at again when
+that cycle evicts a gang or ends a claim (`no_longer_short`).
+
+By Kueue's rules parked buckets come *late* where a gang waits for others that were evicted for it: one cycle after the
+change that they may depend on.
+
+So no memo hides a gang that a trial would let go. Memos that were made beside a plan that was not carried out in full
+are dropped.
 """
 
 from __future__ import annotations
@@ -47,11 +54,11 @@ Bucket = tuple[str, int]
 """(ClusterQueue, bucket in its line)."""
 
 _FEW = 64
-"""Alarms that are not worth tidying."""
+"""So few alarms are not worth tidying."""
 
 
 class Facts(Protocol):
-    """What it reads of the state, as it counts now."""
+    """What `Memos` reads of the State."""
 
     rules: Rules
     lines: dict[str, Line]
@@ -78,25 +85,26 @@ class Memos:
         self._ready: set[str] = set()
         """Queues with buckets that are not parked, and some that have none any more."""
         self._under: dict[str, set[str]] = {}
-        """Root (its label) -> queues with parked buckets."""
+        """Label of a root -> queues below with parked buckets."""
         self._on_nodes: dict[Bucket, tuple[Amounts, ...]] = {}
-        """Who waits for nodes -> what one pod of each pod set asks for; nothing of one that any change on nodes may
-        help."""
+        """Parked buckets that wait for nodes -> for each pod set, what one pod asks for; empty where any change on
+        nodes may help."""
         self._told_of: dict[str, set[Bucket]] = {}
-        """Whose claim is in the way -> those who were told so."""
+        """Owner of a claim ("namespace/name") -> buckets that were told that it is in their way."""
         self._alarms: list[tuple[int, str, int]] = []
         self._most_alarms = _FEW
-        """So many, and those are dropped that stand for nothing any more."""
+        """With more alarms than these, those are dropped that stand for nothing any more."""
         self._provisional: list[Bucket] = []
-        """Who was parked in the last cycle."""
+        """Buckets that were parked in the last cycle."""
         self._stale: set[Bucket] = set()
-        """Who was passed by since it was tried."""
+        """Buckets that were passed by since they were tried."""
         self._keeping: dict[str, dict[Bucket, Charge]] = {}
-        """Root (its label) -> who keeps room from others in every cycle, and what."""
+        """By Kueue's rules: label of a root -> parked first gangs of strict queues that keep room from others in every
+        cycle, and what room."""
         self._late: set[str] = set()
-        """Roots (their labels) that changed, and in which those who were parked come after those who were not."""
+        """Labels of roots that changed, and whose parked buckets come late."""
         self._late_on_nodes: set[Bucket] = set()
-        """The same of those who wait for nodes."""
+        """Buckets that wait for nodes, and come late."""
 
         # What changed since the last cycle.
         self._ended_claims: set[str] = set()
@@ -106,30 +114,29 @@ class Memos:
         self._room_on: set[str] = set()
         """Nodes on which room changed (all of them, when `_room_changed`)."""
         self._bare_on: dict[str, dict[str, int]] = {}
-        """Node on which pods of nobody came or went -> what it held without gangs before."""
+        """Node on which pods of no gang came or went -> what it had free for gangs before."""
 
         self._doubted: dict[Bucket, tuple[Memo, int]] = {}
-        """What was known of who came back because it may be so no more, and at which version of its tree it was not;
-        of those who had no turn yet."""
+        """Buckets that came back on a doubt and had no turn yet -> (the memo they had; the version of their tree at
+        which a look at the book did not confirm it, -1: unknown)."""
 
         # Of this cycle alone.
         self._leaving_in: dict[QuotaNode, Leaving] = {}
-        """Root -> what those hold in its tree who are on their way out."""
+        """Root -> what gangs that are leaving hold in its tree."""
         self._passed: dict[str, dict[Bucket, None]] = {}
-        """Root (its label) -> who is not tried although the tree changed: they still lack the quota that they lacked
-        ..."""
+        """Label of a root -> buckets that were passed by in this cycle for lack of quota ..."""
         self._passed_on_nodes: dict[str, dict[Bucket, None]] = {}
-        """... or nodes alone."""
+        """... or of nodes alone."""
 
     # -- what changed
 
     def forget(self) -> None:
-        """Everything may have: the next decision looks at everybody again."""
+        """Everything may have changed: the next decision looks at every gang again."""
         self._everything_changed = True
 
     def tree_changed(self, queue: str, freed: bool = True) -> None:
-        """Something changed in the tree of this queue; `freed`: for the better of somebody who waits, plainly (what was
-        taken may make an eviction lawful that was not: where the promises hold, that counts too)."""
+        """Something changed in the tree of this queue. `freed`: something became free. (What was taken may make an
+        eviction lawful that was not before, so that by the promises it counts, too.)"""
         if not freed and not self._facts.rules.promises:
             return
         node = self._ledger.tree.queue(queue)
@@ -139,11 +146,11 @@ class Memos:
     def node_changed(self, *, new: bool) -> None:
         """A node came (`new`), went, or is another."""
         self._room_changed = True
-        # Who waits for quota was told that empty nodes would hold it; fewer of them may not.
+        # Gangs that wait for quota were told so because empty nodes would hold them, which fewer nodes may not.
         self._everything_changed = self._everything_changed or not new
 
     def room_given(self, admission: Admission | None) -> None:
-        """Somebody leaves these nodes."""
+        """The nodes of this admission became free."""
         for pod_set in () if admission is None else admission.pod_sets:
             if pod_set.topology is None:
                 continue
@@ -154,13 +161,13 @@ class Memos:
             self._room_on.update(resolve(domain.values[-1]) for domain in pod_set.topology.domains)
 
     def claim_ended(self, key: Key) -> None:
-        """Even where the claimer has the room now, and none is free by it: who was told that it is in the way is to be
-        told what is."""
+        """The claim of this gang is over: buckets that were told that it is in their way are looked at again, even
+        where the gang has its room now, so that they are told what is in their way instead."""
         self._ended_claims.add("/".join(key))
 
     def pod_changes(self, key: Key, value: PodUsage | None) -> None:
-        """A pod comes, goes, or takes another amount; told before it is booked. (One that came takes room; one that
-        moved or shrank may have given some back.)"""
+        """A pod comes, goes or takes another amount. Call it before the pod is booked. (A pod that moved or shrank may
+        have given room back.)"""
         nodes = self._ledger.nodes
         for pod in (nodes.pod(key), value):
             if pod is not None and pod.node:
@@ -171,14 +178,14 @@ class Memos:
     # -- parking and waking
 
     def lined_up(self, queue: str, bucket: int) -> bool:
-        """A gang of this bucket stands in line now; is it parked with the others of it."""
+        """A gang came into line in this bucket. True if the bucket is parked, and the gang with it."""
         if bucket in self._facts.lines[queue].parked:
             return True
         self._ready.add(queue)
         return False
 
     def gone(self, queue: str, bucket: int) -> None:
-        """Nobody is left of the bucket, which is out of its line."""
+        """The last gang left this bucket."""
         self._on_nodes.pop((queue, bucket), None)
         self._doubted.pop((queue, bucket), None)
         self._stale.discard((queue, bucket))
@@ -186,7 +193,7 @@ class Memos:
             self._ready.discard(queue)
 
     def ready(self) -> list[str]:
-        """ClusterQueues in which somebody is worth a trial, by name."""
+        """Names of the ClusterQueues with a gang that is worth a trial, sorted."""
         out = []
         for name in sorted(self._ready):
             line = self._facts.lines.get(name)
@@ -215,9 +222,10 @@ class Memos:
             self._keeps(node.root.label, queue, bucket, memo.keeps)
         if memo.on_nodes:
             first = self._facts.workloads[order.key_of(line.buckets[bucket][0])]
-            # Who leaves a node may open its whole rack to a JobSet: then the room on that one node says nothing.
+            # Exclusive placement: a pod that leaves a node may open the whole rack to a JobSet, so that room on this
+            # node alone says nothing.
             apart = bool(self._ledger.nodes.exclusive_keys)
-            # Nor where others keep its pods away, as may come before it is looked at by more than the book.
+            # Nor does it where pods repel those of this gang: they may be the ones that leave.
             repelled = self._ledger.nodes.repelled
             shapes = [pod_set.shape for pod_set in first.pod_sets]
             plain = all(map(self._by_node, self._facts.queues[queue].flavor_names))
@@ -238,14 +246,14 @@ class Memos:
         self._provisional.append((queue, bucket))
 
     def _by_node(self, name: str) -> bool:
-        """Do the amounts of a pod decide whether a node of this flavor can help it: not where nodes are made when they
-        are asked for, nor where domains are wider than a node."""
+        """Does the room on single nodes of this flavor decide? Not of an elastic one, nor where domains are wider than
+        a node."""
         flavor = self._facts.flavors.get(name)
         topology = None if flavor is None else self._facts.topologies.get(flavor.topology)
         return flavor is not None and not flavor.elastic and (topology is None or topology.levels[-1] == HOSTNAME_LABEL)
 
     def wake(self, queue: str, bucket: int) -> None:
-        """It is worth a trial, whatever is known of it."""
+        """Unpark a bucket: it is tried again, without a look at the book before."""
         line = self._facts.lines.get(queue)
         if line is not None and line.unpark(bucket):
             self._ready.add(queue)
@@ -254,14 +262,14 @@ class Memos:
         self._doubted.pop((queue, bucket), None)
 
     def left(self, queue: str, bucket: int, key: Key) -> None:
-        """A gang left this bucket, in which others are. What was found out about it says nothing of them: they are
-        alike, but not in age."""
+        """A gang left this bucket, and others are still in it. If the memo is of its trial the bucket is woken: the
+        others are like it in all but age."""
         memo = self._facts.lines[queue].parked.get(bucket) or self._doubted.get((queue, bucket), (None,))[0]
         if memo is not None and memo.verdict.key == key:
             self.wake(queue, bucket)
 
     def _keeps(self, label: str, queue: str, bucket: int, room: Charge | None) -> None:
-        """It keeps this from others from now on; what it kept before, they may have."""
+        """A bucket keeps this room from others from now on (None: none), and not what it kept before."""
         kept = self._keeping.get(label, {}).pop((queue, bucket), None)
         if room is not None:
             self._keeping.setdefault(label, {})[queue, bucket] = room
@@ -270,16 +278,16 @@ class Memos:
             self.room_given(kept.admission)
 
     def roots_of_keepers(self) -> list[str]:
-        """Roots (their labels) under which somebody may keep room from others in every cycle."""
+        """Labels of roots under which buckets keep room from others in every cycle."""
         return sorted(label for label, held in self._keeping.items() if held)
 
     def keeping(self, label: str) -> list[tuple[Bucket, Memo]]:
-        """Who is parked under this root and keeps room from others in every cycle."""
+        """Parked buckets under this root that keep room from others in every cycle, with their memos."""
         parked = ((at, self._facts.lines[at[0]].parked.get(at[1])) for at in sorted(self._keeping.get(label, ())))
         return [(at, memo) for at, memo in parked if memo is not None]
 
     def keepers_awake(self, label: str) -> list[Bucket]:
-        """Who under this root keeps nodes, of all trees, from others in every cycle, and is worth a trial."""
+        """Buckets under this root that keep nodes from gangs of all trees in every cycle, and are not parked now."""
         lines, on_nodes = self._facts.lines, [at for at, room in self._keeping.get(label, {}).items() if room.admission]
         return sorted((name, bucket) for name, bucket in on_nodes if bucket not in lines[name].parked)
 
@@ -290,13 +298,14 @@ class Memos:
         return min((bucket for name, bucket in kept if name == queue), default=None)
 
     def first_changes(self, queue: str, bucket: int) -> None:
-        """The first of a strict queue leaves, or another comes before it: where it kept room, others may have it."""
+        """The first gang of a strict queue leaves, or another comes before it: room that it kept is free for others."""
         node = self._ledger.tree.queue(queue)
         if node is not None:
             self._keeps(node.root.label, queue, bucket, None)
 
     def wake_in_doubt(self, queue: str, bucket: int) -> None:
-        """It has a turn after all, though it may lack what it lacked."""
+        """Have a parked bucket take its turn after all; when that comes, a look at the book may say that it still lacks
+        what it lacked (`pass_again`)."""
         memo = self._facts.lines[queue].parked.get(bucket)
         self.wake(queue, bucket)
         if memo is not None and memo.lack is not None:
@@ -307,7 +316,7 @@ class Memos:
         return (queue, bucket) in self._stale
 
     def stale(self) -> set[Key]:
-        """Of whom the numbers in the memo are those of an earlier trial."""
+        """All gangs of which that is so."""
         return {
             order.key_of(place)
             for name, bucket in self._stale
@@ -324,14 +333,15 @@ class Memos:
         return memo is not None and memo.until == at
 
     def next_alarm(self) -> int | None:
-        """When time alone wakes somebody."""
+        """When time alone wakes a bucket (ms); None: never."""
         while self._alarms and not self._rings(*self._alarms[0]):
             heapq.heappop(self._alarms)
         return self._alarms[0][0] if self._alarms else None
 
     def advance(self, now: int, leaving: Iterable[tuple[Charge, Workload]], *, came_about: bool) -> bool:
-        """Wake whom time and what changed since the last cycle may help. `leaving`: who is on its way out;
-        `came_about`: all that the last cycle planned did. True when everybody was woken."""
+        """Wake the buckets that time, or what changed since the last cycle, may help. `leaving`: gangs that were
+        evicted and hold their room still. `came_about`: the last plan was carried out in full. True if all buckets were
+        woken."""
         self._now = now
         self._wake_by_time()
         if not came_about:
@@ -366,7 +376,8 @@ class Memos:
         return everything
 
     def _go_on_doubting(self) -> None:
-        """Who came back in the last cycle, which ended before its turn, is looked at by the book in this one."""
+        """A bucket that came back on a doubt, and had no turn before the last cycle ended, is still in doubt in this
+        one."""
         self._doubted = {
             at: (memo, -1)
             for at, (memo, _) in self._doubted.items()
@@ -404,7 +415,7 @@ class Memos:
 
     @property
     def late(self) -> bool:
-        """Is somebody parked who is to be looked at in the next cycle."""
+        """Is there a parked bucket that is to be looked at in the next cycle."""
         return bool(self._late or self._late_on_nodes or self._changed_roots or self._room_on or self._room_changed)
 
     def _strict(self, name: str) -> bool:
@@ -412,13 +423,14 @@ class Memos:
         return queue is not None and queue.strict
 
     def _first(self, name: str) -> int | None:
-        """The bucket of the first of a queue to whom room may be due."""
+        """The bucket of the first gang of a queue that may go one day; None if there is none."""
         first = self._facts.lines[name].first_but((), self._facts.used(name))
         return None if first is None else first[1]
 
     def _contested(self) -> set[str]:
-        """Roots (their labels) in which somebody waits for whom others were evicted. He is looked at first, and so is
-        the head of a strict queue, which Kueue never parks: who is parked there comes back a second after a change."""
+        """Labels of roots under which a gang waits for others that were evicted for it. By Kueue's rules that gang
+        comes first, as does the first of a strict queue, which Kueue never parks; parked ones come back a second after
+        a change."""
         out = set()
         for uid in self._facts.preempting:
             gang = self._facts.by_uid(uid)
@@ -429,7 +441,7 @@ class Memos:
         return out
 
     def leaves(self, charge: Charge, gang: Workload) -> None:
-        """A gang that holds quota is on its way out."""
+        """A gang that holds quota is leaving: what it holds is about to be free."""
         node = self._ledger.tree.queue(charge.queue)
         if node is not None:
             known = self._leaving_in.get(node.root, Leaving())
@@ -444,9 +456,9 @@ class Memos:
     # -- doubt
 
     def _could_use_room(self) -> list[tuple[str, int, bool]]:
-        """Who waits for nodes and could put a pod on one of those whose room changed, perhaps once others of its tree
-        are gone from it. With each: do empty nodes hold another number of its pods than they did, so that it must be
-        told another reason."""
+        """(queue, bucket, is another reason due) of buckets that wait for nodes, and of which a pod would fit a node
+        whose room changed, perhaps once gangs of the same tree are evicted from it. Another reason is due where empty
+        nodes hold another number of its pods than before."""
         if not self._room_on and not self._room_changed:
             return []
         every = self._room_changed
@@ -483,8 +495,8 @@ class Memos:
         return out
 
     def _room_there(self, name: str) -> tuple[dict[str, int], dict[QuotaNode | None, dict[str, int]]]:
-        """What is free on a node, with what those hold there who are on their way out; and what the gangs of each tree
-        hold."""
+        """(what is free on a node, or held there by gangs that leave or have claims; what the other gangs hold there,
+        by the root of their tree)."""
         nodes, tree = self._ledger.nodes, self._ledger.tree
         free = nodes.free(name)
         held: dict[QuotaNode | None, dict[str, int]] = {}
@@ -503,7 +515,7 @@ class Memos:
         return free, held
 
     def _doubt_trees(self, labels: Collection[str]) -> None:
-        """Quota changed under these roots: of those parked there, they come back who may have it now."""
+        """Quota changed under these roots: wake the buckets parked there for which it may be enough now."""
         for label in sorted(labels):
             names = sorted(self._under.pop(label, ()))
             if label in self._late:
@@ -512,7 +524,7 @@ class Memos:
             self._doubt(label, names)
 
     def _doubt_nodes(self) -> None:
-        """Room changed on nodes: of those who wait for it, they come back whose pods might all find it now."""
+        """Room changed on nodes: wake the buckets that wait for nodes and for which it may be enough now."""
         claimed = any(held.charge.admission is not None for held in self._ledger.claims.values())
         if self._bare_on:
             self._stale.update(self._on_nodes)
@@ -525,7 +537,7 @@ class Memos:
                 continue
             lack = None if memo is None else memo.lack
             if memo is not None and lack is not None and lack.placing and node is not None and not told:
-                # Whose claim is in the way is told to the first of a queue, and who is first may be due for one.
+                # Not the first of a queue: it may be due for room of its own, and is told whose claim is in its way.
                 first = firsts[name] if name in firsts else firsts.setdefault(name, self._first(name))
                 plain = not claimed and lack.blocked_by is None and (bucket != first or lack.first)
                 still = self._still(node.root, [(name, bucket, memo)])[0] if plain else None
@@ -539,7 +551,8 @@ class Memos:
                 self._doubted[name, bucket] = (memo, -1)
 
     def _doubt(self, label: str, names: list[str]) -> None:
-        """A tree changed: of its queues that have parked buckets, those come back who may have got what they lack."""
+        """A tree changed: of these queues in it, wake the parked buckets that may find what they lacked, and pass the
+        others by."""
         root: QuotaNode | None = None
         asked: list[tuple[str, int, Memo]] = []
         for name in names:
@@ -578,7 +591,7 @@ class Memos:
 
     @staticmethod
     def _lacks_quota(memo: Memo) -> bool:
-        """Not nodes alone."""
+        """Does it lack quota, and not nodes alone."""
         return memo.lack is not None and bool(memo.lack.shorts or memo.lack.never)
 
     def _passed_by(self, label: str, name: str, bucket: int, memo: Memo) -> None:
@@ -586,14 +599,14 @@ class Memos:
         passed.setdefault(label, {})[name, bucket] = None
 
     def _still(self, root: QuotaNode, asked: Sequence[tuple[str, int, Memo]]) -> list[Memo | None]:
-        """Of each that was refused in one tree, what is known of it if it would be refused again; None if a trial has
-        to tell."""
+        """For each (queue, bucket, memo) of one tree: the memo, as it holds now, if the bucket would be refused again
+        for sure; None if only a trial can tell."""
         memos = [memo for _, _, memo in asked]
         wanted = [
             Asked(self._facts.queues[name], memo.lack, memo.until) for name, _, memo in asked if memo.lack is not None
         ]
         answers = self._shortages.still(root, wanted, self._now, self._leaving_in)
-        # Who got what it lacked may lack it again beside the room that is kept for others.
+        # What it lacked is there now: it may still lack that beside room that is kept for others.
         again = [
             i
             for i, answer in enumerate(answers)
@@ -612,7 +625,7 @@ class Memos:
         ]
 
     def _lasts(self, lack: Lack) -> bool:
-        """Do they still leave who leave for it, and are the nodes short that were."""
+        """Are gangs still leaving that were evicted for it, and are the nodes still short that were?"""
         is_leaving = self._facts.is_leaving
         if lack.leave_for_it and not any(map(is_leaving, lack.leave_for_it)):
             return False
@@ -621,9 +634,11 @@ class Memos:
         )
 
     def pass_again(self, name: str, bucket: int, gone: Collection[QueueKey]) -> Memo | None:
-        """Who came back in this cycle, for what it lacked was there, lacks it again, for others took it: parked as it
-        was, and the memo. None if it has to be tried, as has to be who is the first of the queue now, but for those
-        whom this cycle admitted (their places are `gone`), and was not when it was asked."""
+        """A bucket that came back in this cycle because what it lacked was there has its turn: if others have taken
+        that meanwhile, it is parked as it was. Returns the memo; None if it has to be tried.
+
+        It has to be tried, too, if it is the first of its queue now, apart from gangs that this cycle admitted (their
+        places: `gone`), and was not at its last trial."""
         known = self._doubted.get((name, bucket))
         node = self._ledger.tree.queue(name)
         if known is None or node is None:
@@ -642,18 +657,18 @@ class Memos:
         return still
 
     def kept_from(self, name: str, bucket: int) -> Memo | None:
-        """What is known of one that had a turn because its tree changed: see `Memo.kept_from`."""
+        """The memo of a bucket that came back because its tree changed, if it has a `Memo.kept_from`."""
         memo, _ = self._doubted.get((name, bucket), (None, 0))
         return memo if memo is not None and memo.kept_from is not None else None
 
     def kept_again(self, name: str, bucket: int, memo: Memo) -> None:
-        """It is still so: parked as it was."""
+        """A look at the book has confirmed this memo: the bucket is parked with it."""
         self.park(name, bucket, memo)
         self._stale.add((name, bucket))
 
     def no_longer_short(self, label: str) -> list[Bucket]:
-        """Room is to come in this tree, and on nodes: who was passed by in it in this cycle and may go now, and who in
-        other trees waits for nodes alone. Their queues and buckets; they are parked no more."""
+        """A gang of this tree was evicted, or lost its claim: unpark the buckets that were passed by in this cycle and
+        may go now; of this tree, and in other trees of those that lack nodes alone."""
         out: list[Bucket] = []
         for held in (self._passed.get(label, {}), *self._passed_on_nodes.values()):
             asked: list[tuple[str, int, Memo]] = []
@@ -677,16 +692,15 @@ class Memos:
         return out
 
     def may_take(self, queue: str, usage: Usage, *, back: bool = False) -> bool:
-        """Might a gang of this queue that would take `usage` lawfully evict somebody (or take `back` what is only
-        claimed), on the book as it is now (in a cycle). Asked where `Lack` is known: one flavor for each resource, and
-        the promises."""
+        """Might a gang of this queue that asks for `usage` lawfully evict another (or take `back` what others only
+        claim), on the book as it is now? Only under the promises, and for gangs with one flavor for each resource."""
         node = self._ledger.tree.queue(queue)
         wanted = tuple(sorted(usage.items()))
         return node is not None and self._shortages.may_take(node, wanted, self._leaving_in, back=back)
 
 
 def _in_the_way(memo: Memo) -> str:
-    """Whose claim is, by what was told; "" of nobody's but its own."""
+    """The owner ("namespace/name") whose claim the memo says is in the way; "" if there is none but its own."""
     why = memo.verdict.why
     return why.subject if why.detail is Detail.CLAIMED and "/" in why.subject else ""
 

@@ -1,15 +1,19 @@
 """All that the engine knows, folded from events.
 
 `State.apply` is total, idempotent and synchronous: any event may come at any time, in any order of objects, twice, or
-about things never heard of. Gangs that hold a reservation are charged in the ledger; gangs that wait stand in the line
-of their ClusterQueue, in order; the others are set aside with the reason. A decision whose write is on its way is laid
-over the object (`in_flight`).
+about things never heard of. Each gang is in one of three places:
 
-Gangs of equal shape and priority in one queue share a *bucket* of its line, and what one is refused the others need not
-ask: it is kept for the bucket (`memos`) until something changes that it depends on. Lines and memos are caches: at rest
-they hide nothing. All that decisions must remember is on the objects.
+    charged    it holds a reservation, and is entered in the ledger
+    in line    it waits in its ClusterQueue's line, in order
+    blocked    it waits and may not stand in line (stopped queue, gate, missing queue): the reason is kept
 
-Nothing of this knows the time; `advance` is told it, for what ends by itself (backoff, claims, memos).
+A gang *counts* as its object says, with the decision laid over it whose write is on its way (`in_flight`).
+
+Gangs of equal shape and priority in one queue share a *bucket* of its line: the answer that one was given is kept for
+all of them (`memos`) until something changes on which it depends. Lines and memos are caches, and could be made anew at
+any time. All that decisions must remember is on the objects.
+
+The State reads no clock: `advance` is told the time, for what ends by itself (backoff, claims, memos).
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, KeysView, Mapping, MutableMapping, Sequence, Set
 from contextlib import ExitStack
 from itertools import islice
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -67,6 +72,29 @@ from admission.engine.roster import QueueNumbers, Roster, add
 from admission.engine.shortage import NEW, Shortages
 
 
+class InLine(NamedTuple):
+    """Where a gang stands in line."""
+
+    queue: str
+    """The ClusterQueue."""
+    bucket: int
+    place: QueueKey
+
+
+class _StoppedScan(NamedTuple):
+    """A scan of flavors that stopped half-way, and goes on behind its cursor."""
+
+    order: tuple[str, object]
+    """(uid of the gang, the flavors that come last for it): with another order the cursor means other flavors."""
+    cursor: Cursor
+    generation: int
+    """Of the queue, as it stopped: see `State.generation`."""
+    began: tuple[int, int]
+    """Versions of the book at its beginning."""
+    seen: frozenset[Cursor]
+    """All cursors since then."""
+
+
 class State:
     """See the module. Not for several threads. `ledger` shows what is charged; change it by events only."""
 
@@ -88,62 +116,73 @@ class State:
         """Every gang that is not finished, as it counts: with what is assumed laid over it."""
         self.lines: dict[str, Line] = {}
         self.second: set[Key] = set()
-        """Gangs with a reservation whose nodes must be chosen, or chosen anew."""
+        """Gangs with a reservation that need a second look: nodes must be chosen for them, or chosen anew."""
         self.leaving: set[Key] = set()
         """Gangs that were evicted and hold their room still."""
         self.preempting: dict[str, Counter[int]] = {}
         """uid of a gang -> when others were evicted for it that have not been admitted since."""
 
         self._in_flight = InFlight()
-        self._scans: dict[Key, tuple[tuple[str, object], Cursor, int, object, frozenset[Cursor]]] = {}
-        """Of those whose scan of flavors stopped half-way: (whose, cursor, its generation, the book at its beginning,
-        all cursors since). On no object: who remembers nothing begins anew."""
+        self._scans: dict[Key, _StoppedScan] = {}
+        """Scans that stopped half-way. They are on no object: after a restart they begin anew."""
         self._blocked: dict[Key, Why] = {}
         self._untold: dict[Key, None] = {}
-        self._entry: dict[Key, tuple[str, int, QueueKey]] = {}
+        """Gangs whose verdict no cycle has told, in the order in which it changed: see `untold`."""
+        self._in_line: dict[Key, InLine] = {}
         self._by_uid: dict[str, Key] = {}
         self._roster = Roster(rules)
         self._claims: dict[Key, tuple[int, Workload]] = {}
+        """Gangs with a claim in the book -> (when it ends, the gang as it was entered)."""
         self._buckets: dict[object, int] = {}
+        """What makes gangs alike (see `_bucket`) -> their bucket."""
         self._bucket_names: dict[int, object] = {}
+        """The inverse of that."""
         self._demands: dict[int, tuple[ClusterQueue, Workload, Demand]] = {}
+        """Bucket -> (queue, a gang of it, what that asks of the queue)."""
         self.standings = order.Standings()
         self.heads_before = ""
         """The label of the root that the last cycle came to when its budget was used up; empty where it was not."""
         self.asked: set[Key] = set()
         """Who had a turn in cycles whose budget was used up before anything was decided, since anything was."""
         self.turned: set[Key] = set()
-        """Of those for whom room is kept: who is parked, and was refused on the book alone. (They are alone in their
-        buckets; of others some are here, too.)"""
+        """Parked gangs that would be refused even without what is set aside for others (`Memo.turned`). Complete for
+        gangs for whom room is kept, who are alone in their buckets; of others some are here, too."""
         self._kept: list[tuple[int, Key]] = []
+        """What `kept_on_nodes` answers ..."""
         self._kept_at: dict[Key, int] = {}
-        """Of `kept_on_nodes`."""
+        """... and the same by gang."""
         self.unreached: dict[str, int] = {}
         """Queue -> since when cycles that came to the end of their budget had no turn for it."""
         self.dear = False
-        """Was most of the last such budget used up by few trials."""
+        """Did a few dear trials use up most of the last such budget?"""
         self.hit_upto: dict[str, Key] = {}
-        """Of those who lost nodes and hold their quota (second), or are on their way out (leaving): who was dealt with
-        last."""
+        """"second" (gangs that lost nodes and keep their quota) or "leaving" (those that lost nodes and leave) -> the
+        gang that was dealt with last: the next cycle goes on behind it."""
         self.no_luck: dict[Key, tuple[Workload, frozenset[str], int, int]] = {}
-        """Of them: who found no other nodes, with what to avoid, at which version of the nodes and of its tree."""
+        """Such gangs that found no other nodes -> (the gang, nodes that it avoided, versions of the nodes and of its
+        tree): it is not asked again while these are the same."""
         self.trying: Key | None = None
-        """Who is, or was last, looked at in a decision: one that fails is about this gang."""
+        """The gang that a decision looked at last: if the decision raises, it is over this one."""
         self._next_bucket = 0
         self._sleeping: dict[Key, int] = {}
+        """Gangs in backoff, and until when."""
         self._alarms: list[tuple[int, str, Key]] = []
+        """A heap of (ms since the epoch, "backoff" or "claim", gang); some stand for nothing any more (`_is_set`)."""
         self._config_changed = False
         self._unsettled: set[Key] = set()
-        """Gangs that were lined up, or put aside, by a configuration that may not be the last."""
+        """Gangs that were lined up, or blocked, since the configuration changed: to be judged again once it is
+        settled."""
         self._activity: dict[str, Activity] = {}
         self._takes: dict[str, tuple[LabelSelector | None, StopPolicy]] = {}
-        """ClusterQueue -> of which namespaces it takes gangs; and is it stopped, as one in a loop of cohorts may be."""
+        """ClusterQueue -> (namespaces whose gangs it takes, is it stopped) as of the last `_settle`."""
         self._open_plan: dict[Key, Decision] = {}
+        """Decisions of the last plan that were not assumed yet."""
         self._will_charge: Mapping[Key, tuple[Workload, Admission, Charge]] = {}
         self._now = 0
         self._given_back: Counter[str] = Counter()
+        """Label of a root -> how often quota was given back in its tree."""
         self._told: dict[int, tuple[Reason, Detail, ClusterQueue, tuple[str, ...]]] = {}
-        """What was told of a bucket; its queue, and the cohorts above, as they were then: a reason names them."""
+        """Bucket -> (reason, detail, its queue, labels of the cohorts above) as it was told last."""
 
     # ------------------------------------------------------------ asking
 
@@ -173,7 +212,7 @@ class State:
         return None if key is None else self.workloads.get(key)
 
     def is_leaving(self, uid: str) -> bool:
-        """Was it evicted, and does it still hold what it had. (It may have left, and be back.)"""
+        """Was the gang with this uid evicted, and does it still hold what it had? (It may have left, and be back.)"""
         return self._by_uid.get(uid) in self.leaving
 
     def queue_of(self, gang: Workload) -> str:
@@ -184,7 +223,7 @@ class State:
         return "" if local is None else local.cluster_queue
 
     def blocked(self, key: Key) -> Why | None:
-        """Why a gang does not even stand in line."""
+        """Why a gang may not stand in line; None where it does, or holds quota, or is in backoff."""
         self._settle()
         return self._blocked.get(key)
 
@@ -213,7 +252,7 @@ class State:
         )
         return out
 
-    def aside(self, queue: str) -> list[Key]:
+    def blocked_in(self, queue: str) -> list[Key]:
         """Gangs of a ClusterQueue that wait and may not stand in its line (stopped, gated), in its order."""
         self._settle()
         kept = [
@@ -240,19 +279,20 @@ class State:
     def position(self, key: Key) -> int | None:
         """How many stand before a gang in its ClusterQueue; None when it does not stand in line."""
         self._settle()
-        entry = self._entry.get(key)
+        entry = self._in_line.get(key)
         return None if entry is None else self.lines[entry[0]].ahead(entry[2], self.used(entry[0]))
 
     def is_first(self, key: Key, but: Collection[QueueKey], by: Used) -> bool:
-        """Does nobody stand before a gang in its line but these (their places), and who could never go; `by`, or else
-        as its queue orders."""
-        if key not in self._entry:
+        """Does nobody stand before a gang in its line, apart from these (their places) and gangs that could never go?
+        `by`: usage to order by; None: as its queue does."""
+        if key not in self._in_line:
             return False
-        name, _, place = self._entry[key]
+        name, _, place = self._in_line[key]
         return self.lines[name].is_first(place, set(but), by or self.used(name))
 
     def used(self, queue: str) -> Used:
-        """By what the line of a ClusterQueue is ordered before all else, if it is."""
+        """What the line of a ClusterQueue is ordered by before all else: usage of the LocalQueue; None where it is
+        not."""
         if self.rules.usage_fairness is None or not self.queues[queue].usage_based_fairness:
             return None
 
@@ -268,8 +308,9 @@ class State:
         return self._roster.usage(key, self.local_queues.get(key), also)
 
     def overdrawn(self, among: Iterable[Key]) -> list[tuple[Key, FlavorResource, int]]:
-        """Of these gangs, those that must give back what was reserved for them, the latest first, so that nobody holds
-        more than there is for him, with what is held too much as they go. Who leaves already counts as gone."""
+        """Of these gangs, those whose reservation must be taken back because more is held than quota and borrowing
+        allow: (gang, a pair of which too much is held, how much) each, the latest reservation first. Gangs that leave
+        already count as gone."""
         ledger = self.ledger
         held = [gang for key in among if (gang := self.workloads.get(key)) is not None and gang.admission is not None]
         latest = sorted(held, key=lambda gang: (gang.reserved_at, gang.uid, gang.key), reverse=True)
@@ -290,7 +331,7 @@ class State:
     # -- numbers
 
     def waiting(self, queue: str) -> int:
-        """How many wait in a ClusterQueue, as `pending` and `aside` list them."""
+        """How many wait in a ClusterQueue, as `pending` and `blocked_in` list them."""
         return self._roster.waiting(queue)
 
     def queue_numbers(self, name: str) -> QueueNumbers:
@@ -367,7 +408,7 @@ class State:
             case Assumed(decision):
                 self._assume(decision)
             case Forgotten(decision):
-                self._shown(self._in_flight.failed(decision))
+                self._overlaid(self._in_flight.failed(decision))
 
     def _put(self, value: object) -> None:
         match value:
@@ -422,7 +463,7 @@ class State:
     def _gone(self, kind: type, key: str | Key) -> None:
         if kind is Workload and isinstance(key, tuple):
             self._in_flight.gone(key)
-            self._hide(key)
+            self._remove(key)
         elif kind is LocalQueue and isinstance(key, tuple):
             local = self.local_queues.pop(key, None)
             if local is not None:
@@ -432,25 +473,29 @@ class State:
             self.memos.pod_changes(key, None)
             self._ledger.nodes.remove_pod(key)
         elif isinstance(key, str):
-            if kind is Node:
-                self._ledger.nodes.remove_node(key)
-                self.memos.node_changed(new=False)
-            elif kind is Namespace:
-                self.terminating.discard(key)
-                if self.namespaces.pop(key, None) is not None:
-                    self._namespace_changed(key)
-            elif kind is Topology and self.topologies.pop(key, None) is not None:
-                self._ledger.nodes.remove_topology(key)
+            self._cluster_wide_gone(kind, key)
+
+    def _cluster_wide_gone(self, kind: type, name: str) -> None:
+        if kind is Node:
+            self._ledger.nodes.remove_node(name)
+            self.memos.node_changed(new=False)
+        elif kind is Namespace:
+            self.terminating.discard(name)
+            if self.namespaces.pop(name, None) is not None:
+                self._namespace_changed(name)
+        elif kind is Topology:
+            if self.topologies.pop(name, None) is not None:
+                self._ledger.nodes.remove_topology(name)
                 self._config_changed = True
-            else:
-                held: dict[type, dict[str, object]] = {
-                    ClusterQueue: self.queues,  # type: ignore[dict-item]
-                    Cohort: self.cohorts,  # type: ignore[dict-item]
-                    Flavor: self.flavors,  # type: ignore[dict-item]
-                    AdmissionCheck: self.checks,  # type: ignore[dict-item]
-                }
-                if kind in held and held[kind].pop(key, None) is not None:
-                    self._config_changed = True
+        else:
+            configured: Mapping[type, MutableMapping[str, Any]] = {
+                ClusterQueue: self.queues,
+                Cohort: self.cohorts,
+                Flavor: self.flavors,
+                AdmissionCheck: self.checks,
+            }
+            if kind in configured and configured[kind].pop(name, None) is not None:
+                self._config_changed = True
 
     def _put_local(self, value: LocalQueue) -> None:
         key = (value.namespace, value.name)
@@ -471,30 +516,30 @@ class State:
     def _put_workload(self, value: Workload) -> None:
         if value.finished:
             self._in_flight.gone(value.key)
-            self._hide(value.key)
+            self._remove(value.key)
         else:
-            self._shown(self._in_flight.seen(value))
+            self._overlaid(self._in_flight.seen(value))
 
     def _assume(self, decision: Decision) -> None:
         self._open_plan.pop(decision.key, None)
-        self._shown(self._in_flight.assume(decision))
+        self._overlaid(self._in_flight.assume(decision))
 
     def assumes(self, decision: Decision) -> bool:
         """Does this decision count, and nothing after it, though no object shows it."""
         return self._in_flight.assumes(decision)
 
-    def _shown(self, value: Workload | None) -> None:
-        """What is assumed of a gang, or what its object says, is another; None: it is not."""
+    def _overlaid(self, value: Workload | None) -> None:
+        """A gang counts as `value` now, by its object and what is assumed over that; None: nothing has changed."""
         if value is None:
             return
         scan = self._scans.get(value.key)
-        if scan is not None and scan[0] == _order_of(value) and value.admission is None:
-            value = replace(value, cursor=scan[1], cursor_generation=scan[2])
-        self._show(value.key, value)
+        if scan is not None and scan.order == _order_of(value) and value.admission is None:
+            value = replace(value, cursor=scan.cursor, cursor_generation=scan.generation)
+        self._update(value.key, value)
 
     # ------------------------------------------------------------ one gang
 
-    def _show(self, key: Key, value: Workload) -> None:
+    def _update(self, key: Key, value: Workload) -> None:
         """This is how the gang counts from now on."""
         # To go before all others for a lost node is a promise that Kueue does not make.
         unstamped = {"PodsReadyTimeout": not self.rules.evict_stamp, "NodeFailures": not self.rules.promises}
@@ -506,13 +551,13 @@ class State:
         if old is not None and self._same_for_queue(old, value):
             self.workloads[key] = value
             return
-        stood = self._entry.get(key)
+        stood = self._in_line.get(key)
         if old is not None:
-            self._take_out(old)
+            self._withdraw(old)
         self.workloads[key] = value
-        self._put_in(value)
-        if stood is not None and value.admission is None and key not in self._entry:
-            self._moved_up(stood)
+        self._enter(value)
+        if stood is not None and value.admission is None and key not in self._in_line:
+            self._wake_new_first(stood)
 
     @staticmethod
     def _same_for_queue(old: Workload, new: Workload) -> bool:
@@ -521,18 +566,18 @@ class State:
             return False
         return replace(new, cursor=old.cursor, cursor_generation=old.cursor_generation) == old
 
-    def _hide(self, key: Key) -> None:
+    def _remove(self, key: Key) -> None:
         old = self.workloads.pop(key, None)
         self._scans.pop(key, None)
         if old is not None:
-            stood = self._entry.get(key)
-            self._take_out(old)
+            stood = self._in_line.get(key)
+            self._withdraw(old)
             if stood is not None:
-                self._moved_up(stood)
+                self._wake_new_first(stood)
 
-    def _moved_up(self, stood: tuple[str, int, QueueKey]) -> None:
-        """A gang left the line without being admitted. Who is first now may have been passed over for long, and only
-        the first of a queue gets a claim for that."""
+    def _wake_new_first(self, stood: InLine) -> None:
+        """A gang that stood there left the line without being admitted. The gang that is first now may have been passed
+        over for long, and gets room set aside for that only as the first."""
         name, _, place = stood
         line = self.lines.get(name)
         if line is None or not self.rules.promises:
@@ -541,14 +586,14 @@ class State:
         if first is not None and place < first[0]:
             self.memos.wake(name, first[1])
 
-    def _put_in(self, gang: Workload) -> None:
+    def _enter(self, gang: Workload) -> None:
         key = gang.key
         if gang.uid:
             self._by_uid[gang.uid] = key
         if gang.evicted and gang.evicted_for:
-            self._stick(gang.evicted_for, gang.evicted_at, 1)
+            self._note_evicted_for(gang.evicted_for, gang.evicted_at, 1)
         if gang.admission is None:
-            self._asks_apart(gang, 1)
+            self._count_apart(gang, 1)
             self._roster.wait(gang)
             if gang.claims is not None:
                 self._claim(gang)
@@ -571,13 +616,14 @@ class State:
         self.memos.tree_changed(charge.queue, freed=bool(gang.evicted))
         self._untold.pop(key, None)
 
-    def _asks_apart(self, gang: Workload, sign: int) -> None:
+    def _count_apart(self, gang: Workload, sign: int) -> None:
         for pod_set in gang.pod_sets:
             self._ledger.nodes.count_apart(map(mark_of, pod_set.shape.apart), sign)
 
     def _settle_apart(self) -> None:
-        """Who is kept away by pods that were not there before is no longer like those who are not; nor is an exclusive
-        one while pods of an earlier one of its name are there."""
+        """Put waiting gangs into other buckets where pods came or went that make them different from gangs that were
+        like them: pods that repel theirs, or pods of an earlier JobSet of the same name that hold an exclusive
+        domain."""
         nodes = self._ledger.nodes
         new, names = nodes.settle_apart(), nodes.settle_children()
         namespaces = {name for mark in new for name in marked(mark).namespaces or ("",)}
@@ -590,16 +636,16 @@ class State:
                     if not new.isdisjoint(marks) or not names.isdisjoint(_children(gang)):
                         self._line_up_again(gang)
 
-    def _take_out(self, gang: Workload) -> None:
+    def _withdraw(self, gang: Workload) -> None:
         key = gang.key
         if gang.uid and self._by_uid.get(gang.uid) == key:
             del self._by_uid[gang.uid]
         if gang.evicted and gang.evicted_for:
-            self._stick(gang.evicted_for, gang.evicted_at, -1)
+            self._note_evicted_for(gang.evicted_for, gang.evicted_at, -1)
         if gang.admission is None:
-            self._asks_apart(gang, -1)
+            self._count_apart(gang, -1)
             self._roster.wait_no_more(gang)
-            self._step_out(gang)
+            self._leave_line(gang)
             if key in self._claims:
                 self._unclaim(key)
             return
@@ -622,19 +668,19 @@ class State:
         record = gang.claims
         assert record is not None
         if gang.admission is None:
-            away = self._why_not(gang) is not None
+            away = self._why_blocked(gang) is not None
         else:
             held = gang.gated or gang.unbound or gang.unclear or gang.lingering
             away = not gang.active or bool(held) or gang.namespace in self.terminating
         if away or not self.rules.promises:
             return
         self._claims[gang.key] = (record.until, gang)
-        self._ring_at(record.until, "claim", gang.key)
+        self._set_alarm(record.until, "claim", gang.key)
         self._enter_claim(gang)
         self.memos.tree_changed(record.admission.cluster_queue, freed=False)
 
     def _enter_claim(self, gang: Workload) -> None:
-        """Into the book, or set aside, when nobody was evicted for it."""
+        """Enter the claim of a gang into the book; as room set aside, where nobody was evicted for it."""
         record = gang.claims
         assert record is not None
         charge = claim_of(gang, record.admission)
@@ -655,37 +701,38 @@ class State:
         self.memos.tree_changed(gang.claims.admission.cluster_queue)
         self.memos.room_given(gang.claims.admission)
 
-    def _stick(self, uid: str, at: int, sign: int) -> None:
-        """Another was evicted for the gang with this uid, or has come back since."""
+    def _note_evicted_for(self, uid: str, at: int, sign: int) -> None:
+        """Another gang was evicted for the one with this uid (sign 1), or has come back since (-1)."""
         key = self._by_uid.get(uid)
-        gang = self.workloads.get(key) if key is not None and key in self._entry else None
-        before = gang is not None and self._sticky(gang)
+        gang = self.workloads.get(key) if key is not None and key in self._in_line else None
+        before = gang is not None and self._is_sticky(gang)
         times = self.preempting.setdefault(uid, Counter())
         add(times, at, sign)
         if not times:
             del self.preempting[uid]
-        if gang is not None and before != self._sticky(gang):
-            self._step_out(gang)
+        if gang is not None and before != self._is_sticky(gang):
+            self._leave_line(gang)
             self._line_up(gang)
 
-    def _sticky(self, gang: Workload) -> bool:
-        """Is room being freed for it. Whoever was evicted for it before it was evicted itself made room for then."""
+    def _is_sticky(self, gang: Workload) -> bool:
+        """Does it stand first because room is being freed for it? Gangs that were evicted for it before it was evicted
+        itself do not count."""
         if gang.claims is not None:
             return True
         queue = self.queues.get(self.queue_of(gang))
         if queue is not None and queue.strict and not self.rules.promises:
-            return False  # there, nobody goes before whom the order puts first
+            return False  # in Kueue's strict queues only the order counts
         since = gang.evicted_at if gang.evicted else 0
         return any(at >= since for at in self.preempting.get(gang.uid, ()))
 
     # -- standing in line
 
     def _line_up(self, gang: Workload) -> None:
-        """Into the line of its queue, or aside with the reason."""
+        """Put a waiting gang into the line of its queue, or into backoff, or block it with the reason."""
         key = gang.key
         if self._config_changed:
             self._unsettled.add(key)
-        why = self._why_not(gang)
+        why = self._why_blocked(gang)
         if why is not None:
             if self._blocked.get(key) != why:
                 self._blocked[key] = why
@@ -693,17 +740,18 @@ class State:
             return
         if gang.requeue_at and gang.requeue_at > self._now:
             self._sleeping[key] = gang.requeue_at
-            self._ring_at(gang.requeue_at, "backoff", key)
+            self._set_alarm(gang.requeue_at, "backoff", key)
             self._untold[key] = None
             return
         name = self.queue_of(gang)
         bucket = self._bucket(gang, name)
-        place = order.queue_key(gang, self._sticky(gang))
+        place = order.queue_key(gang, self._is_sticky(gang))
         line = self.lines.get(name)
         if line is None:
             line = self.lines[name] = Line(self.turned)
         strict = self.queues[name].strict
-        # Who was first is told that it is not any more; whose turn goes by usage is told when its own is over.
+        # The gang that was first is told that it no longer is. (In order of usage it is told when its own turn is
+        # over.)
         used = self.used(name)
         was = line.first()[0] if strict and line.buckets and used is None else place
         if place < was:
@@ -713,16 +761,16 @@ class State:
         line.add(place, bucket)
         if keeper is not None and line.first(used)[1] != keeper:
             self.memos.first_changes(name, keeper)
-        self._entry[key] = (name, bucket, place)
+        self._in_line[key] = InLine(name, bucket, place)
         if self.memos.lined_up(name, bucket) or strict:
             self._untold[key] = None
 
-    def _step_out(self, gang: Workload) -> None:
+    def _leave_line(self, gang: Workload) -> None:
         key = gang.key
         self._blocked.pop(key, None)
         self._untold.pop(key, None)
         self._sleeping.pop(key, None)
-        entry = self._entry.pop(key, None)
+        entry = self._in_line.pop(key, None)
         if entry is None:
             return
         name, bucket, place = entry
@@ -741,10 +789,10 @@ class State:
         else:
             self.memos.left(name, bucket, key)
         if was_first and line.buckets:
-            # Who is first now was told behind whom it stood, and may have been found out to lack something before that.
+            # The gang that is first now was told behind which one it stood.
             self._untold[order.key_of(line.first()[0])] = None
 
-    def _why_not(self, gang: Workload) -> Why | None:
+    def _why_blocked(self, gang: Workload) -> Why | None:
         if not gang.active:
             return gang.off
         if gang.unmanaged:
@@ -794,12 +842,12 @@ class State:
                 tuple((check.name, check.state) for check in gang.checks),
                 gang.parent_uid,
                 gang.cursor,
-                # Who was evicted of late evicts nobody for its share.
+                # A gang that was evicted a short time ago may not evict for its share.
                 gang.evicted_at if self.rules.promises and gang.evicted == "Preempted" else 0,
-                # Who stands first for a lost node may evict by its age, and is no first of those behind it in that.
+                # A gang that comes first for a lost node may evict by its age, which is another than its place says.
                 order.since(gang) if self.rules.promises and order.stamp(gang) != order.since(gang) else None,
                 tuple(self._ledger.nodes.repelled(pod_set.shape) for pod_set in gang.pod_sets),
-                # Pods of an earlier one of its name keep their domains for it alone, as long as they are there.
+                # Pods of an earlier JobSet of its name keep their exclusive domains for it alone while they are there.
                 tuple(name for name in _children(gang) if self._ledger.nodes.has_children(name)),
             )
         else:
@@ -816,9 +864,9 @@ class State:
             self._line_up_again(self.workloads[key])
 
     def _line_up_again(self, gang: Workload) -> None:
-        self._step_out(gang)
+        self._leave_line(gang)
         if gang.key in self._claims:
-            if self._why_not(gang) is not None:
+            if self._why_blocked(gang) is not None:
                 self._unclaim(gang.key)
         elif gang.claims is not None:
             self._claim(gang)
@@ -827,7 +875,8 @@ class State:
     # ------------------------------------------------------------ changes that wake memos
 
     def _settle(self) -> None:
-        """Bring what follows from the configuration up to it, and take out of the book what is only planned."""
+        """Take out of the book what is only planned, and, where the configuration changed, work out what follows from
+        it: the quota tree, which queues are active, who is blocked."""
         self._ledger.take_standing_out()
         if not self._config_changed:
             return
@@ -850,10 +899,13 @@ class State:
             if before.get(name) != self._activity.get(name) or took.get(name) != self._takes.get(name):
                 for local in self._roster.locals_of(name):
                     self._unsettled.update(self._roster.waiting_in.get(local, ()))
-        # What is no different from before may have been different meanwhile; and most still wait for their turn.
+        # A queue that is as before may have been different in between, so those judged meanwhile are judged again. Most
+        # of them come out the same, and keep their place.
         waiting = (self.workloads.get(key) for key in self._unsettled)
         judged = [gang for gang in waiting if gang is not None and gang.admission is None]
-        for gang in sorted((g for g in judged if self._why_not(g) != self._blocked.get(g.key)), key=lambda g: g.key):
+        for gang in sorted(
+            (g for g in judged if self._why_blocked(g) != self._blocked.get(g.key)), key=lambda g: g.key
+        ):
             self._line_up_again(gang)
         self._unsettled.clear()
         for key in list(self._claims):
@@ -873,31 +925,31 @@ class State:
             _, kind, key = heapq.heappop(self._alarms)
             if kind == "backoff" and self._sleeping.get(key, now + 1) <= now:
                 gang = self.workloads[key]
-                self._step_out(gang)
+                self._leave_line(gang)
                 self._line_up(gang)
             elif kind == "claim" and key in self._claims and self._claims[key][0] <= now:
                 self._unclaim(key)
-                entry = self._entry.get(key)
+                entry = self._in_line.get(key)
                 if entry is not None:
                     self.memos.wake(entry[0], entry[1])
-        # What was planned may not all have come about.
+        # Memos of the last cycle were made beside its plan, and hold only if all of that was carried out.
         came_about, self._open_plan = not self._open_plan, {}
         leaving = ((self._ledger.charges[key], self.workloads[key]) for key in sorted(self.leaving))
         if self.memos.advance(now, leaving, came_about=came_about):
             self.no_luck.clear()
 
-    def stands(self, key: Key) -> tuple[str, int, QueueKey]:
-        """(ClusterQueue, bucket, place) of a gang in line. Raises KeyError when it does not stand in one."""
-        return self._entry[key]
+    def stands(self, key: Key) -> InLine:
+        """Where a gang stands in line. Raises KeyError when it does not."""
+        return self._in_line[key]
 
     def bucket(self, gang: Workload) -> int | Key:
         """The bucket of a gang in line; its key, when it stands in none."""
-        entry = self._entry.get(gang.key)
+        entry = self._in_line.get(gang.key)
         return gang.key if entry is None else entry[1]
 
     def demand(self, gang: Workload, queue: ClusterQueue) -> Demand:
         """What the gang asks of the queue; worked out once for all of a bucket."""
-        entry = self._entry.get(gang.key)
+        entry = self._in_line.get(gang.key)
         if entry is None:
             return demand(gang, queue, self.rules)
         known = self._demands.get(entry[1])
@@ -919,33 +971,34 @@ class State:
 
     def place_in(self, queue: str, key: Key) -> QueueKey | None:
         """Where a gang stands in line in this queue, if it does."""
-        entry = self._entry.get(key)
+        entry = self._in_line.get(key)
         return entry[2] if entry is not None and entry[0] == queue else None
 
     def behind(self, key: Key) -> Sequence[QueueKey]:
         """Those who wait behind a gang in its own bucket, in order."""
-        name, bucket, place = self._entry[key]
+        name, bucket, place = self._in_line[key]
         held = self.lines[name].buckets[bucket]
         return held[bisect_right(held, place) :]
 
     def first_but(self, name: str, gone: Set[QueueKey]) -> tuple[Key, Memo | None] | None:
-        """The first of a queue when these are looked away from, and what is known of it if it is parked."""
+        """The first of a queue apart from these (their places), and its memo if it is parked; None if there is none."""
         line = self.lines[name]
         first = line.first_but(gone, self.used(name))
         return None if first is None else (order.key_of(first[0]), line.parked.get(first[1]))
 
     def asked_before(self) -> list[tuple[Key, bool]]:
-        """Of those who were `asked`, who would be refused again; and were they refused on the book alone."""
+        """Of the gangs in `asked`, those that would be refused again, and whether that is so even without what is set
+        aside for others."""
         return [(key, memo.turned) for key in self.asked if (memo := self._memo_of(key)) is not None]
 
     def passed_over_at(self, gang: Workload) -> int:
-        """When it has been passed over for too long, if it is the first of its queue."""
+        """From when on (ms) a gang counts as passed over, if it is the first of its queue."""
         evicted = gang.evicted_at if gang.evicted_at < NEW else 0
         return max(order.stamp(gang), gang.requeue_at, evicted) + self.rules.passed_over_ms
 
     def kept_on_nodes(self) -> list[tuple[int, Key]]:
-        """Since when, and for whom, room on nodes is kept for being passed over, in this order. Only to be read, until
-        it is asked for again."""
+        """(since when, gang) for whom room on nodes is set aside, sorted. The State's own list: read it before the next
+        call, and do not change it."""
         changed, aside = self._ledger.aside_changed, self._ledger.aside
         for key in changed:
             if (before := self._kept_at.pop(key, None)) is not None:
@@ -957,29 +1010,29 @@ class State:
         return self._kept
 
     def kept_since(self, key: Key) -> int:
-        """Since when room is kept for a gang, as `kept_on_nodes` has it; for whom only quota is kept is not among
-        those."""
+        """Since when a gang for whom room is set aside has been passed over; also one for whom it is quota alone."""
         at = self._kept_at.get(key)
         return self.passed_over_at(self.workloads[key]) if at is None else at
 
     @property
     def kept_keys(self) -> KeysView[Key]:
-        """For whom, as `kept_on_nodes` had it last."""
+        """The gangs of `kept_on_nodes`, as of its last call."""
         return self._kept_at.keys()
 
     def _memo_of(self, key: Key) -> Memo | None:
-        entry = self._entry.get(key)
+        entry = self._in_line.get(key)
         return None if entry is None else self.lines[entry[0]].parked.get(entry[1])
 
     def unpark(self, key: Key, *, doubt: bool = True) -> Bucket:
-        """A parked gang has a turn after all, though it may lack what it lacked (`doubt`). Its queue and bucket."""
-        name, bucket, _ = self._entry[key]
+        """Have a parked gang take its turn after all; its (queue, bucket). `doubt`: it may still lack what it lacked,
+        and a look at the book comes first."""
+        name, bucket, _ = self._in_line[key]
         (self.memos.wake_in_doubt if doubt else self.memos.wake)(name, bucket)
         return name, bucket
 
     def told(self, queue: str, bucket: int, why: Why) -> bool:
-        """Was this reason told of the bucket already, by the same queue and cohorts: numbers of the moment are no news.
-        It is now."""
+        """Was this reason told of the bucket already? Notes that it is now. Other numbers are no news; another queue or
+        cohort above it is, for the reason names them."""
         node = self._ledger.tree.queue(queue)
         above = tuple(one.label for one in node.path()) if node is not None else ()
         said = (why.reason, why.detail, self.queues[queue], above)
@@ -1001,7 +1054,7 @@ class State:
             queue = self.queues.get(self.queue_of(gang)) if why.detail is Detail.NAMESPACE_NOT_SELECTED else None
             asked = () if queue is None else self.demand(gang, queue).told
             return Verdict(key, Standing.PARKED, why, asked)
-        name, bucket, place = self._entry[key]
+        name, bucket, place = self._in_line[key]
         line = self.lines[name]
         if self.queues[name].strict:
             head, _ = line.first(self.used(name))
@@ -1014,20 +1067,20 @@ class State:
         return Verdict(key, Standing.ACTIVE, Why(Reason.PENDING_EVALUATION, Detail.NEXT_CYCLE))
 
     def refused_since(self, key: Key) -> Verdict | None:
-        """What is known of a gang by another of its bucket that was refused, or that would be refused again, since it
-        was told; None: nothing."""
+        """The verdict on a gang that follows from one of its bucket that was refused, or from its own memo that was
+        confirmed, since it was told something itself; None if there is none."""
         memo = self._memo_of(key)
         if memo is None:
             return None
-        name, bucket, _ = self._entry[key]
+        name, bucket, _ = self._in_line[key]
         other = memo.verdict.key != key
         if (other and self.queues[name].strict) or not (other or self.memos.is_stale(name, bucket)):
             return None
         return replace(memo.verdict, key=key, why=self._why_now(name, bucket, memo))
 
     def _why_now(self, name: str, bucket: int, memo: Memo) -> Why:
-        """Who was passed by lacks what it lacked, and by the numbers of now. (Beside room that is kept for others they
-        are those of its last trial.)"""
+        """The reason in a memo with the numbers of now, for a bucket that was passed by since its trial. (A gang that
+        was refused beside room that is kept for others keeps the numbers of its trial.)"""
         why, lack, node = memo.verdict.why, memo.lack, self.ledger.tree.queue(name)
         if lack is None or lack.beside or lack.claim or node is None or not self.memos.is_stale(name, bucket):
             return why
@@ -1044,7 +1097,7 @@ class State:
         return replace(why, shortfalls=tuple(shorts))
 
     def _next_turn(self, gang: Workload) -> str:
-        """Which flavors a gang tries first that got no nodes on others, where it has a choice."""
+        """The flavors that a gang tries first after it got no nodes on others, in words; "" where it has no choice."""
         out = set(gang.out_of_stock)
         if not out:
             return ""
@@ -1052,8 +1105,8 @@ class State:
         return ", ".join(turn[0] for turn in turns if len(turn) > 1 and not out.isdisjoint(turn))
 
     def untold(self, most: int) -> list[Verdict]:
-        """Verdicts of gangs that stand aside, joined a parked bucket or stand behind a strict head, and that no cycle
-        has told of since."""
+        """At most so many verdicts that no cycle has told: of gangs that were blocked, joined a parked bucket, or stand
+        behind the first of a strict queue. Each is told once."""
         out: list[Verdict] = []
         for key in list(islice(self._untold, most)):
             del self._untold[key]
@@ -1063,16 +1116,18 @@ class State:
         return out
 
     def scanned(self, key: Key, cursor: Cursor, generation: int, book: tuple[int, int]) -> bool:
-        """A cycle looked at a gang in line, on a book of these versions, and the next look at it goes on behind these
-        flavors; empty: the scan is over. So it is where it comes back to flavors behind which it went on before: each
-        pod set goes on where it stopped, and one may stop anew as another comes to its end. True where it goes on, or
-        was begun on another book: what was said of the flavors before may be so no more."""
+        """A cycle looked at a gang in line, on a book of these versions; the next look goes on behind this cursor.
+
+        An empty cursor ends the scan. So does one that the scan came to before: each pod set goes on where it stopped,
+        and one may stop anew as another comes to its end, so that it would go round for ever. True if there is more to
+        look at: the scan goes on, or began on another book, by which the flavors before may be judged otherwise now."""
         gang = self.workloads[key]
-        *_, began, seen = self._scans.pop(key, ("", (), 0, book, frozenset[Cursor]()))
+        before = self._scans.pop(key, None)
+        began, seen = (book, frozenset[Cursor]()) if before is None else (before.began, before.seen)
         if cursor in seen:
             cursor = ()
         if cursor:
-            self._scans[key] = (_order_of(gang), cursor, generation, began, seen | {cursor})
+            self._scans[key] = _StoppedScan(_order_of(gang), cursor, generation, began, seen | {cursor})
         if gang.cursor != cursor:
             self.workloads[key] = replace(gang, cursor=cursor, cursor_generation=generation)
         return bool(cursor) or began != book
@@ -1087,25 +1142,25 @@ class State:
     def planned(
         self, decisions: Sequence[Decision], charged: Mapping[Key, tuple[Workload, Admission, Charge]] | None = None
     ) -> None:
-        """What the last cycle wants; until each of it is assumed, what it found out is provisional. `charged`: what its
-        admissions would be charged with."""
+        """The last cycle decided this. Until all of it is assumed the memos of that cycle are provisional. `charged`:
+        what its admissions would be charged with, for reuse."""
         self._will_charge = charged or {}
         self._open_plan = {decision.key: decision for decision in decisions}
 
     def next_alarm(self) -> int | None:
         """When time alone may change something."""
-        while self._alarms and not self._rings(*self._alarms[0]):
+        while self._alarms and not self._is_set(*self._alarms[0]):
             heapq.heappop(self._alarms)
         times = (self._alarms[0][0] if self._alarms else None, self.memos.next_alarm())
         return min((at for at in times if at is not None), default=None)
 
-    def _ring_at(self, at: int, kind: str, key: Key) -> None:
+    def _set_alarm(self, at: int, kind: str, key: Key) -> None:
         alarms = self._alarms
         heapq.heappush(alarms, (at, kind, key))
         if len(alarms) > 2 * (len(self._sleeping) + len(self._claims)):
-            alarms[:] = sorted({one for one in alarms if self._rings(*one)})
+            alarms[:] = sorted({one for one in alarms if self._is_set(*one)})
 
-    def _rings(self, at: int, kind: str, key: Key) -> bool:
+    def _is_set(self, at: int, kind: str, key: Key) -> bool:
         """Does this alarm still stand for something."""
         return self._sleeping.get(key) == at if kind == "backoff" else self._claims.get(key, (None,))[0] == at
 
@@ -1124,7 +1179,7 @@ class State:
                     out.append(f"{key} is charged without an admission")
             elif held is None or held != charge_of(gang):
                 out.append(f"{key} is charged with {held}, should be {charge_of(gang)}")
-        for key, (name, bucket, place) in sorted(islice(self._entry.items(), first, None, parts)):
+        for key, (name, bucket, place) in sorted(islice(self._in_line.items(), first, None, parts)):
             line = self.lines.get(name)
             held_by = line.buckets.get(bucket, []) if line is not None else []
             at = bisect_left(held_by, place)
@@ -1143,7 +1198,7 @@ class State:
 
 
 def _alike(one: Workload, other: Workload) -> bool:
-    """Is the same charged for the same admission of both."""
+    """Does the same admission charge the same for both."""
     return (
         one.uid == other.uid
         and one.pod_sets is other.pod_sets
@@ -1153,7 +1208,7 @@ def _alike(one: Workload, other: Workload) -> bool:
 
 
 def _order_of(gang: Workload) -> tuple[str, object]:
-    """For whom a cursor counts: in another order of the flavors it stands for others."""
+    """See `_StoppedScan.order`."""
     return gang.uid, gang.out_of_stock
 
 
@@ -1164,7 +1219,7 @@ def _children(gang: Workload) -> list[str]:
 
 
 def _delayed(gang: Workload) -> bool:
-    """Its nodes may have been left to a second step, and its checks are ready for that."""
+    """By Kueue's rules: were its nodes left to be chosen once its checks are ready, and are they ready?"""
     return (
         not gang.admitted
         and bool(gang.checks)

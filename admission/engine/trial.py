@@ -1,8 +1,8 @@
 """A look at one gang: flavors, nodes, and whom it might evict; and what is decided of it.
 
-A `Trial` is what came of a look. `Run` is one decision under way: it looks at gangs on the real book, which whoever
-goes through the queues (`filling`, `heads`) changes as it decides, and writes down what is decided. Nothing here
-chooses who is next.
+A `Trial` is what comes of a look. `Run` is one decision under way, and what the two ways through the queues (`filling`,
+`heads`) have in common: it looks at gangs on the real book (`look`), and notes what is decided (`admit`, `evict`), so
+that the next look sees it. Who is next is up to them.
 """
 
 from __future__ import annotations
@@ -41,25 +41,28 @@ from admission.engine.state import State
 from admission.engine.victims import Found, Preemptor
 
 EFFORT_PER_TRIAL = 20_000
-"""What a common trial takes, in steps of `Effort`."""
+"""What a common trial costs, in the unit of `nodes.Effort`."""
 COMMON_CANDIDATES, EFFORT_PER_CANDIDATE = 500, 400
-"""So many who might be evicted are part of a common trial; and what each more takes."""
+"""So many candidates for eviction are part of a common trial; and what each further one costs."""
 EFFORT_PER_LOOK = 100_000_000
-"""One to three seconds: with all questions of one mixed gang a decision would take longer than a lease lasts."""
+"""The bound on one look: one to three seconds. Without it a gang of several pod sets could ask so much of the nodes
+that a decision outlasts the leader's lease."""
 MOST_FLAVORS = 16
-"""So many combinations of flavors are tried for a gang of one size."""
+"""At most so many combinations of flavors are tried for one size of a gang."""
 NONE = Found()
-"""Nobody was looked for."""
+"""No victims were looked for."""
 
 
 def _anybody(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
-    """The oracle where there is no choice of flavors: the search for victims itself will tell."""
+    """The oracle where there is no choice of flavors: it need not tell them apart, and the search for victims
+    decides."""
     return Mode.PREEMPT, node.borrowing_height(fr, amount)[0]
 
 
 @dataclass(slots=True)
 class Trial:
-    """What came of looking at one gang."""
+    """What came of a look at one gang: it fits (`mode`), or its victims make room (`found.enough`), or neither, and
+    why."""
 
     gang: Workload
     queue: ClusterQueue
@@ -70,7 +73,7 @@ class Trial:
     place: QueueKey = (0, 0, 0, "", "", "", "")
     bucket: int = -1
     beside: bool = False
-    """Refused with the room taken that is kept for others, and not without."""
+    """It was refused beside the room that is kept for others, and would not be without that."""
     first: bool = False
     """It was the first of its queue ..."""
     due: bool = False
@@ -84,10 +87,10 @@ class Trial:
 
 
 class Run:
-    """What both ways share: looking at a gang, and writing down what is decided."""
+    """One decision under way: see the module."""
 
     def __init__(self, state: State, now: int, budget: int, began: int) -> None:
-        """began: the effort that had been spent on nodes when this decision began."""
+        """budget: trials that it may take. began: `Effort.spent` of the nodes as the decision began."""
         self.state = state
         self.rules: Rules = state.rules
         self.ledger: Ledger = state.ledger
@@ -103,7 +106,7 @@ class Run:
         self.charged: dict[Key, tuple[Workload, Admission, Charge]] = {}
         """Admitted by this plan."""
         self.hit = [key for key in sorted(state.leaving) if state.workloads[key].evicted == "NodeFailures"]
-        """Of those who leave, who lost a node."""
+        """Gangs that leave because they lost a node."""
         self.as_if: tuple[Workload, ...] = ()
         """For a question only: gangs that do not hold quota yet, as if they did."""
         self._demands: dict[int | Key, scan.Demand] = {}
@@ -113,13 +116,13 @@ class Run:
 
     @property
     def cost(self) -> int:
-        """Trials, and what dear ones took beyond a common one, in trials."""
+        """What was spent of the budget, in trials: dear ones count as several."""
         return self.steps + (self.ledger.nodes.effort.spent - self._began) // EFFORT_PER_TRIAL
 
     # ------------------------------------------------------------ looking
 
     def demand(self, gang: Workload, queue: ClusterQueue) -> scan.Demand:
-        """What the whole gang asks of the queue; looked up once a cycle for all that are alike."""
+        """What the whole gang asks of the queue; worked out once a cycle for a bucket."""
         at = self.state.bucket(gang)
         known = self._demands.get(at)
         if known is None:
@@ -166,7 +169,8 @@ class Run:
         smaller: list[Trial] = []
 
         def attempt(counts: Mapping[str, int] | None, into: list[Trial]) -> Trial | None:
-            """In the flavors that it gets first, or else, one after the other, in what it might have in their place."""
+            """The first trial that can go, with the flavors that the scan gives or, one after the other, without some
+            of those (`Assignment.instead`); None if none can, and all trials are in `into`."""
             left: deque[frozenset[scan.Combination]] = deque([frozenset()])
             seen = set(left)
             said: dict[scan.Combination, scan.Limit] = {}
@@ -192,7 +196,7 @@ class Run:
         if trial is not None:
             return trial
         if "PartialAdmission" in self.rules.gates:
-            reduced = scan.reduce(gang.pod_sets, lambda counts: attempt(counts, smaller))
+            reduced = scan.reduce_counts(gang.pod_sets, lambda counts: attempt(counts, smaller))
             if reduced is not None:
                 return reduced
         return self._of_refused(refused, smaller) if self.rules.promises else refused[0]
@@ -210,7 +214,7 @@ class Run:
 
     @staticmethod
     def _on_nodes(trial: Trial) -> bool:
-        """May room on nodes change it."""
+        """Might more room on nodes change this answer."""
         assignment = trial.assignment
         return trial.found.by_nodes or (
             assignment is not None and (assignment.turned_away or any(choice.misfits for choice in assignment.pod_sets))
@@ -258,8 +262,8 @@ class Run:
             return Trial(gang, queue, node, assignment, NONE, self._why(assignment, NONE))
         found = None
         if len(assignment.usage) == 1 and not self.rules.promises:
-            # The search was made for just this. What quota alone refuses, quota and nodes refuse; where no nodes are
-            # chosen, it finds the same.
+            # The oracle has searched for victims for just this amount already. If it found none, none make room on
+            # nodes either; if it found some, they are the same where no nodes are chosen.
             ((fr, amount),) = assignment.usage.items()
             found = known.get((fr, amount)) if assignment.need_preemption() == {fr} else None
             if found is not None and found.enough and assignment.placing:
@@ -268,7 +272,7 @@ class Run:
             given_up = self.ledger.nodes.effort.given_up
             found = self.victims(gang, queue, assignment, avoid)
             if found.enough and self.ledger.nodes.effort.given_up > given_up:
-                # It might need fewer: nobody goes for what nobody counted.
+                # Some counts were given up, so that it might need fewer victims: evict none on a guess.
                 found = replace(found, victims=(), enough=False)
         if self.rules.promises and known and not found.enough:
             # In a flavor that was not chosen, time may make lawful what is not yet.
@@ -300,8 +304,8 @@ class Run:
         )
 
     def going(self, gang: Workload, queue: ClusterQueue) -> set[Key]:
-        """Who has been evicted, still holds its room, and leaves it to this gang. One that lost a node stands before
-        it in the same queue once its pods are gone, and needs the room itself; or it claims it."""
+        """Gangs that are leaving and whose room this gang may count on. Not the room of one that claims it for itself,
+        or that lost a node and comes before this gang in the same queue as soon as its pods are gone."""
         going = (self.leaving | self.state.leaving).difference(self.ledger.claims)
         return going.difference([key for key in self.hit if self._comes_back_before(key, gang, queue)])
 
@@ -317,8 +321,8 @@ class Run:
         )
 
     def holders(self, queue: str) -> tuple[Workload, ...]:
-        """Who holds quota of a queue and might go. Of one that is stopped, or otherwise not active, nobody could come
-        back: Kueue lets those run to their end."""
+        """Gangs that hold quota of a queue and might be evicted. By Kueue's rules none of an inactive queue, to which
+        they could not come back: they run to their end."""
         if not self.rules.promises and not self.state.takes_part(queue):
             return ()
         held = self.state.holders(queue)
@@ -336,7 +340,8 @@ class Run:
         return self.state.local_usage((gang.namespace, gang.queue))
 
     def _delay(self, gang: Workload, queue: ClusterQueue) -> Callable[[str], bool] | None:
-        """Of which flavors are the nodes chosen only when a provisioning check made them."""
+        """By Kueue's rules: tells of a flavor whether its nodes are chosen later, when an admission check that
+        provisions them is ready. None where that holds for no flavor."""
         if self.rules.capacity_unless_elastic:
             return None
         ready = {check.name for check in gang.checks if check.state is CheckState.READY}
@@ -358,7 +363,7 @@ class Run:
         assignment: Assignment,
         avoid: frozenset[str],
     ) -> Found:
-        """Who would have to go for this assignment."""
+        """The victims that would make room for this assignment, or why there are none."""
         node = self.node(queue.name)
 
         def room() -> bool:
@@ -371,7 +376,7 @@ class Run:
         return found
 
     def _on_free_nodes(self, gang: Workload, assignment: Assignment, avoid: frozenset[str]) -> bool:
-        """Do the nodes hold a gang in the flavors that it got."""
+        """Do the nodes have room for this assignment, as the book is now."""
         stood = self._stood(gang)
         if not assignment.placing:
             return True
@@ -406,7 +411,7 @@ class Run:
 
     @staticmethod
     def _stood(gang: Workload) -> Admission | None:
-        """Where a gang stood that lost nodes: on what is left of them it claims room."""
+        """Where a gang that was evicted for lost nodes stood: it claims room on those that are left."""
         return gang.claims.admission if gang.evicted == "NodeFailures" and gang.claims is not None else None
 
     def stand_again(self, gang: Workload, queue: ClusterQueue) -> Assignment:
@@ -429,7 +434,7 @@ class Run:
                 avoid=frozenset(gang.lost_nodes)
                 | {avoided.node for avoided in gang.avoid if avoided.until > self.now and self.rules.promises},
             )
-        # Where nodes are not chosen any more, as of a flavor that became elastic, it would keep those that it lost.
+        # If nodes are not chosen any more (the flavor became elastic) the assignment would keep the lost ones.
         resolve = self.ledger.nodes.resolve
         if any(resolve(domain.values[-1]) in gang.lost_nodes for domain in assignment.domains):
             assignment.mode = Mode.NO_FIT
@@ -457,7 +462,7 @@ class Run:
     # ------------------------------------------------------------ deciding
 
     def admit(self, trial: Trial) -> None:
-        """Charge it, and write the decision down."""
+        """Decide that it is admitted, and charge it."""
         assert trial.assignment is not None
         gang = trial.gang
         admission = trial.assignment.admission(trial.queue.name)
@@ -483,7 +488,7 @@ class Run:
         self.verdicts.append(Verdict(gang.key, Standing.ADMITTED, Why(Reason.QUOTA_RESERVED)))
 
     def evict(self, trial: Trial) -> int:
-        """Write down who must go for it; how many are new."""
+        """Decide that its victims are evicted, except those that are leaving already; how many are new."""
         new = 0
         for key, reason in trial.found.victims:
             victim = self.state.workloads[key]

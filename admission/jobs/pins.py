@@ -258,18 +258,7 @@ def start(
     owned = owners_form(raw, names)
     slots = kind.slots(owned)
     given = {assignment.name: assignment for assignment in admission.pod_sets}
-    problems = [f"pod set {slot.pod_set} was not admitted" for slot in slots if slot.pod_set not in given]
-    problems.extend(
-        f"pod set {slot.pod_set} asks for {slot.count} pods and {given[slot.pod_set].count} were admitted"
-        for slot in slots
-        if slot.pod_set in given
-        and (given[slot.pod_set].count > slot.count or (given[slot.pod_set].count < slot.count and kind.fixed_template))
-    )
-    if inverse_of(raw, names) is not None:
-        problems.append("it still carries what an earlier start wrote")
-    if obj(raw.get("spec")).get("suspend") is not True:
-        problems.append("it is not suspended")
-    if problems:
+    if problems := _not_as_admitted(kind, raw, slots, given, names):
         return Start([], tuple(problems))
     on = {
         part.name: [flavor for name in admission.flavors_of(part) if (flavor := flavors.get(name)) is not None]
@@ -315,36 +304,28 @@ def start(
         notes |= _added(checks, "annotations", slot.pod_set)
         edit.entries((*slot.path, "metadata", "labels"), labels)
         edit.entries((*slot.path, "metadata", "annotations"), notes)
-        # Of a Job that outlived its JobSet: they speak of that one's start.
+        # A Job that outlived its JobSet carries annotations of the JobSet's start.
         edit.without(
             (*slot.path, "metadata", "annotations"), [k for k in template_annotations(names) if k not in notes]
         )
         if not kind.fixed_template:
-            own = texts(obj(slot.template.get("spec")).get("nodeSelector"))
-            edit.entries(
-                (*slot.path, "spec", "nodeSelector"), {k: v for k, v in sorted(selector.items()) if k not in own}
-            )
-            edit.append((*slot.path, "spec", "tolerations"), [toleration_object(t) for t in tolerations])
-            # How many are its owner's: for the rules that see his manifest applied again, and can read no JSON.
+            # The number of the owner's own: for rules in CEL, which see his manifest applied again and read no JSON.
             noted["tolerations"] = len(items(obj(slot.template.get("spec")).get("tolerations")))
-            gates = (*slot.path, "spec", "schedulingGates")
-            # Nobody takes that one off the pods.
-            own_gate = [{"name": names.topology_gate}] if form == GATES else []
-            edit.append(gates, own_gate, but={"name": names.elastic_gate})
+            _pin_template(edit, slot, selector, tolerations, names, gated=form == GATES)
             if assignment.count < slot.count:
                 # Partial admission: the Job runs so many pods at a time.
                 edit.entries(("spec",), {"parallelism": assignment.count})
     version = text(obj(raw.get("metadata")).get("resourceVersion"))
     inverse = {
         "for": workload_uid,
-        # Tells this start from every other one of the same job.
+        # Of the job, which tells this start from every other one of it.
         "from": version,
         "forms": sorted(forms),
         **noted,
         "undo": edit.undo,
     }
     note = json.dumps(inverse, separators=(",", ":"), ensure_ascii=False)
-    # No undo for this one: putting the template back takes it away.
+    # This annotation needs no undo: it goes when the template is put back.
     marked = _Edit(raw)
     marked.entries(("metadata", "annotations"), {names.inverse_annotation: note})
     patch = [
@@ -354,6 +335,41 @@ def start(
         {"op": "add", "path": "/spec/suspend", "value": False},
     ]
     return Start(patch)
+
+
+def _not_as_admitted(
+    kind: JobKind, raw: Json, slots: Sequence[Slot], given: Mapping[str, PodSetAssignment], names: Names
+) -> list[str]:
+    """Why the job cannot be started by this admission (`given`, by pod set), in words; empty if it can."""
+    problems = [f"pod set {slot.pod_set} was not admitted" for slot in slots if slot.pod_set not in given]
+    for slot in slots:
+        admitted = given[slot.pod_set].count if slot.pod_set in given else slot.count
+        if admitted > slot.count or (admitted < slot.count and kind.fixed_template):
+            problems.append(f"pod set {slot.pod_set} asks for {slot.count} pods and {admitted} were admitted")
+    if inverse_of(raw, names) is not None:
+        problems.append("it still carries what an earlier start wrote")
+    if obj(raw.get("spec")).get("suspend") is not True:
+        problems.append("it is not suspended")
+    return problems
+
+
+def _pin_template(
+    edit: _Edit,
+    slot: Slot,
+    selector: Mapping[str, str],
+    tolerations: Sequence[Toleration],
+    names: Names,
+    *,
+    gated: bool,
+) -> None:
+    """Write node selector, tolerations and our scheduling gate into the template of a Job. What its owner wrote for the
+    same label stays."""
+    own = texts(obj(slot.template.get("spec")).get("nodeSelector"))
+    edit.entries((*slot.path, "spec", "nodeSelector"), {k: v for k, v in sorted(selector.items()) if k not in own})
+    edit.append((*slot.path, "spec", "tolerations"), [toleration_object(t) for t in tolerations])
+    # Nobody would take Kueue's gate for elastic jobs off the pods: it is left out.
+    gates = [{"name": names.topology_gate}] if gated else []
+    edit.append((*slot.path, "spec", "schedulingGates"), gates, but={"name": names.elastic_gate})
 
 
 def no_such_taint(names: Names) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from admission.engine.model import (
@@ -419,8 +419,8 @@ def _in_parts(pod_spec: Json) -> list[str]:
     out: dict[str, None] = {}
     for container in containers_of(pod_spec):
         resources = obj(container.get("resources"))
-        for field in ("limits", "requests"):
-            for name, amount in obj(resources.get(field)).items():
+        for listed in ("limits", "requests"):
+            for name, amount in obj(resources.get(listed)).items():
                 if _is_extended(name) and parse_plain(amount) < parse(name, amount):  # which rounds up
                     who = f"container {text(container.get('name'))!r}"
                     out[f"{who}: {name} is given in whole numbers only (it has: {amount})"] = None
@@ -1053,21 +1053,17 @@ def shape_of(
     spec, own = obj(template.get("spec")), labels_of(template)
     refused: list[str] = []
     uncounted: list[str] = []
-
-    def tried(read: Callable[[], object], fallback: object) -> object:
-        try:
-            return read()
-        except ValueError as error:  # QuantityError is one
-            refused.append(str(error))
-            return fallback
-
-    requests = obj(tried(lambda: pod_requests(spec), {}))
-    uncounted += refused
+    requests: dict[str, int] = {}
+    try:
+        requests = pod_requests(spec)
+    except ValueError as error:  # QuantityError is one
+        refused.append(str(error))
+        uncounted.append(str(error))
     beyond = tuple(said for said, is_beyond in _placing(spec, READ, _READ_WORDS) if is_beyond)
     if len(own) > READ.labels:
         own, beyond = {}, (_READ_WORDS.labels, *beyond)
     if beyond:
-        # It is not read at all, and so admitted nowhere; what it keeps away it may, if it runs already.
+        # More than is read, so that it is admitted nowhere. If it runs already, other pods are still kept away from it.
         unread = "; ".join((*refused, *beyond))
         return PodShape(
             requests=tuple(sorted(requests.items())),
@@ -1078,27 +1074,16 @@ def shape_of(
             refused=unread,
             uncounted=unread,
         )
-    affinity = tried(lambda: node_affinity(spec), ())
-    terms: Terms | None = affinity if isinstance(affinity, tuple) else None
+    terms: Terms | None = ()
+    try:
+        terms = node_affinity(spec)
+    except ValueError as error:
+        refused.append(str(error))
     if node := text(spec.get("nodeName")):
         terms = both(terms, ((Requirement(NODE_NAME, "In", (node,)),),))
     rules = obj(spec.get("affinity"))
-    apart, together, labelled = set[str](), set[str](), list[str]()
-    for word, into in (("podAntiAffinity", apart), ("podAffinity", together)):
-        for term in objects(obj(rules.get(word)).get(_REQUIRED)):
-            key = text(term.get("topologyKey"))
-            if not _of_itself(term, own, namespace):
-                refused.append(
-                    f"{word} to other pods (topologyKey {key}) cannot be honoured: drop it, or make it preferred"
-                )
-            elif any(_selects_sibling(term, own, sibling, namespace) for sibling in siblings):
-                refused.append(f"{word} across pod sets (topologyKey {key}) cannot be honoured: select one pod set")
-            elif child_pods == 1 and _match_keys(term) & _OF_ONE_CHILD:  # of each pod with itself alone
-                labelled += [key] if word == "podAffinity" else []
-            elif many or word == "podAntiAffinity":
-                into.add(key)
-            else:
-                labelled.append(key)
+    near = _to_itself(rules, own, siblings, namespace, many=many, child_pods=child_pods)
+    refused.extend(near.refused)
     skewed, alone = _spread(spec, own, siblings, namespace, many=many)
     refused.extend(
         f"topologySpreadConstraints with DoNotSchedule (topologyKey {key}) cannot be honoured: write ScheduleAnyway, "
@@ -1106,28 +1091,20 @@ def shape_of(
         for key in skewed
     )
     # For a single pod these rules still say that its node has the label.
-    for key in dict.fromkeys([*labelled, *alone]):
+    for key in dict.fromkeys([*near.labelled, *alone]):
         terms = both(terms, ((Requirement(key, "Exists"),),))
     exclusive = _exclusive(template, namespace, child_pods, refused)
-    if exclusive is not None and (together or apart - {HOSTNAME_LABEL}):
+    if exclusive is not None and (near.together or near.apart - {HOSTNAME_LABEL}):
         refused.append("exclusive topology beside a gang's affinity to itself cannot be honoured: drop the affinity")
-    claimed: Claimed = ()
-    unclear = ""
-    claims = bool(items(spec.get("resourceClaims")))
-    if claims or asked_by_class_name(template):
-        said = _claimed(template, names)
-        if said is None and claims:
-            uncounted.append("resourceClaims are not counted: nothing says how many devices they ask for")
-            refused += uncounted[-1:]
-        elif isinstance(said, str):
-            unclear = said
-        else:
-            claimed = said or ()
-        for of_class, resource, count in claimed:
-            # What is asked for by the name of the class is of the same devices.
-            by_name = requests.pop(f"{OF_DEVICE_CLASS}{of_class}", 0)
-            requests[resource] = saturate(requests.get(resource, 0) + by_name + count)
-            terms = both(terms, ((Requirement(of_class_label(of_class), "Exists"),),))
+    devices = _claimed_devices(template, names)
+    if devices.uncounted:
+        uncounted.append(devices.uncounted)
+        refused.append(devices.uncounted)
+    for of_class, resource, count in devices.claimed:
+        # A request by the class's own name is for the same devices.
+        by_name = requests.pop(f"{OF_DEVICE_CLASS}{of_class}", 0)
+        requests[resource] = saturate(requests.get(resource, 0) + by_name + count)
+        terms = both(terms, ((Requirement(of_class_label(of_class), "Exists"),),))
     return PodShape(
         # A request of nothing stays: it takes no room, but the queue gives it a flavor where it covers the resource.
         requests=tuple(sorted(requests.items())),
@@ -1135,20 +1112,84 @@ def shape_of(
         affinity=terms,
         tolerations=tuple(toleration(item) for item in objects(spec.get("tolerations"))),
         host_ports=host_ports(spec),
-        one_per_domain=tuple(sorted(apart)),
+        one_per_domain=tuple(sorted(near.apart)),
         apart=_apart(obj(rules.get("podAntiAffinity")), namespace, own=own),
         near=_near(obj(rules.get("podAffinity")), namespace, own),
         namespace=namespace,
         labels=_as_made(own, names),
-        same_domain=tuple(sorted(together)),
+        same_domain=tuple(sorted(near.together)),
         of_jobset=of_jobset(own),
         exclusive=exclusive,
         claims=_claims(spec),
         refused="; ".join(refused),
         uncounted="; ".join(uncounted),
-        claimed=claimed,
-        unclear=unclear,
+        claimed=devices.claimed,
+        unclear=devices.unclear,
     )
+
+
+@dataclass(slots=True)
+class _ToItself:
+    """What the required affinity and anti-affinity of a template's pods to one another asks, as topology keys."""
+
+    apart: set[str] = field(default_factory=set)
+    """No two of the pods in one domain."""
+    together: set[str] = field(default_factory=set)
+    """All of the pods in one domain."""
+    labelled: list[str] = field(default_factory=list)
+    """The node of a pod has this label, and no more is asked."""
+    refused: list[str] = field(default_factory=list)
+    """Terms that cannot be honoured, in words."""
+
+
+def _to_itself(
+    rules: Json,
+    own: Mapping[str, str],
+    siblings: Sequence[Mapping[str, str]],
+    namespace: str,
+    *,
+    many: bool,
+    child_pods: int,
+) -> _ToItself:
+    """Read `spec.affinity` of a template with these labels; the other parameters as of `shape_of`."""
+    out = _ToItself()
+    for word, into in (("podAntiAffinity", out.apart), ("podAffinity", out.together)):
+        for term in objects(obj(rules.get(word)).get(_REQUIRED)):
+            key = text(term.get("topologyKey"))
+            if not _of_itself(term, own, namespace):
+                out.refused.append(
+                    f"{word} to other pods (topologyKey {key}) cannot be honoured: drop it, or make it preferred"
+                )
+            elif any(_selects_sibling(term, own, sibling, namespace) for sibling in siblings):
+                out.refused.append(f"{word} across pod sets (topologyKey {key}) cannot be honoured: select one pod set")
+            elif child_pods == 1 and _match_keys(term) & _OF_ONE_CHILD:  # it selects each pod alone
+                out.labelled += [key] if word == "podAffinity" else []
+            elif many or word == "podAntiAffinity":
+                into.add(key)
+            else:
+                out.labelled.append(key)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Devices:
+    """What one pod asks for by ResourceClaims."""
+
+    claimed: Claimed = ()
+    unclear: str = ""
+    """Why that is not known yet."""
+    uncounted: str = ""
+    """Why it can never be known."""
+
+
+def _claimed_devices(template: Json, names: Names) -> _Devices:
+    claims = bool(items(obj(template.get("spec")).get("resourceClaims")))
+    if not claims and not asked_by_class_name(template):
+        return _Devices()
+    said = _claimed(template, names)
+    if said is None and claims:
+        return _Devices(uncounted="resourceClaims are not counted: nothing says how many devices they ask for")
+    return _Devices(unclear=said) if isinstance(said, str) else _Devices(said or ())
 
 
 def _exclusive(template: Json, namespace: str, child_pods: int, refused: list[str]) -> Exclusive | None:

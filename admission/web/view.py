@@ -145,7 +145,7 @@ class View:
         at = state.queues.get(queue)
         if at is not None and at.usage_based_fairness and state.rules.usage_fairness is not None:
             keys.sort(key=lambda key: state.local_usage((key[0], state.workloads[key].queue)))
-        keys += state.aside(queue)
+        keys += state.blocked_in(queue)
         found = self._lines[queue] = _Line(self.source.revision, keys)
         if len(self._lines) > len(state.queues) + 1:
             self._lines = {name: line for name, line in self._lines.items() if name in state.queues}

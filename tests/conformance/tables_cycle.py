@@ -438,7 +438,7 @@ def cluster_queue_contents(case: Json) -> list[str]:
         gang = info(raw)
         there = gang.key in state.workloads
         state.apply(Put(gang))
-        entry = None if there else state._entry.get(gang.key)
+        entry = None if there else state._in_line.get(gang.key)
         if entry is not None:
             verdict = Verdict(gang.key, Standing.PARKED, Why(Reason.WAITING_FOR_QUOTA))
             state.memos.park(entry[0], entry[1], Memo(verdict, on_nodes=True))

@@ -20,7 +20,7 @@ from admission.engine.flavors import (
     demand,
     holds,
     is_preferred,
-    reduce,
+    reduce_counts,
     requests,
     turns,
 )
@@ -490,10 +490,10 @@ def test_partial_admission_finds_the_largest_count(feasible: int, expected: int 
         tried.append(counts["w"])
         return counts["w"] if counts["w"] <= feasible else None
 
-    got = reduce([pods("w", 10, min_count=4), pods("d", 1)], attempt)
+    got = reduce_counts([pods("w", 10, min_count=4), pods("d", 1)], attempt)
     assert got == expected
     assert all(4 <= count <= 10 for count in tried)
-    assert reduce([pods("w", 10)], attempt) is None
+    assert reduce_counts([pods("w", 10)], attempt) is None
 
 
 def test_a_queue_that_is_not_in_the_tree_fits_nothing() -> None:

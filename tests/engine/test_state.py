@@ -692,7 +692,7 @@ def test_of_times_at_which_to_look_again_those_are_kept_that_count() -> None:
     town.put(gang("large", "a", 16))
     town.cycle()
     state = town.state
-    name, bucket, _ = state._entry["ns", "large"]
+    name, bucket, _ = state._in_line["ns", "large"]
     memo = state.lines[name].parked[bucket]
     for i in range(1000):
         state.memos.park(name, bucket, replace(memo, until=START + i))
