@@ -268,7 +268,7 @@ class _Packing:
             caps = caps.copy()
             caps[found] = short[found] - rest
             home = found + low
-        multiset = fewest(caps, want - rest) if want > rest else []
+        multiset = fewest(caps, want - rest)
         if multiset is None:
             return False
         left = want - rest

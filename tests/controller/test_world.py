@@ -812,7 +812,7 @@ def test_devices_that_are_gone_for_a_while_are_a_lost_node() -> None:
     world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 4), ("pods", 110))))
     assert world.sight(KEY, 3000).lost_at is None, "a kubelet that started again"
     world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 3), ("pods", 110))))
-    world.sight(KEY, 4000)
+    assert world.sight(KEY, 4000).lost_at == 4000 + NODE_GONE_MS, "not since they were gone the last time"
     lost = world.sight(KEY, 4000 + NODE_GONE_MS)
     assert (lost.lost_nodes, lost.short) == (("n1",), (("n1", "3 of 4 gpu.example/gpu"),))
     world.node_seen(Node("n1", ready=False, lost_since=0, allocatable=(("gpu.example/gpu", 3), ("pods", 110))))
@@ -1139,6 +1139,7 @@ def test_a_taint_that_takes_pods_off_a_node_loses_it_to_those_that_do_not_tolera
         ((Toleration("", "Exists"), Toleration("repair", "Exists", seconds=60)), 5000, None),  # the first counts
         ((Toleration("repair", "Exists", seconds=-1),), 5000, 5000),
         ((Toleration("repair", "Exists", seconds=60),), 0, 31_000),  # it was there before anybody looked
+        ((Toleration("repair", "Exists", seconds=60),), 500, 31_000),  # it came before the gang did
         ((), 5000, 5000),
     ],
 )
@@ -1163,6 +1164,19 @@ def test_a_gang_that_bears_a_taint_for_a_while_is_stopped_before_its_pods_are_de
         world.node_seen(well)
         world.node_seen(tainted, 2_000_000)
         assert bool(world.sight(KEY, 2_000_000).tainted) == (due == 5000)
+
+
+def test_of_several_taints_that_are_borne_for_a_while_the_first_to_end_counts() -> None:
+    setting = Setting()
+    world = setting.world
+    own = tuple(Toleration(key, "Exists", seconds=seconds) for key, seconds in (("repair", 60), ("drain", 600)))
+    given = Admission("q", (ON_N1,))
+    world.workload_seen(seen(replace(HOLDS, admission=given, pod_sets=(PodSet("main", 2, PodShape(tolerations=own)),))))
+    well = Node("n1", allocatable=(("gpu.example/gpu", 4),))
+    world.node_seen(well)
+    world.node_seen(replace(well, taints=tuple(Taint(key, "", "NoExecute") for key in ("repair", "drain"))), 5000)
+    assert world.sight(KEY, 5000).lost_at == 35_000
+    assert world.sight(KEY, 35_000).tainted == (("n1", "repair:NoExecute"),)
 
 
 @pytest.mark.parametrize(
@@ -2079,6 +2093,8 @@ def test_a_node_that_is_not_well_is_not_to_blame_for_letting_no_pod_come(
     world = on_n1(ready=False, node="", pinned="n1", unschedulable_since=5).world
     world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 4),), **more))
     assert world.sight(KEY, 100).pods.refused_by == blamed
+    world.apply(Put(PodUsage(("x", "p"), "p", "n1", (("gpu.example/gpu", 5),))))
+    assert world.sight(KEY, 100).pods.refused_by == (), "it has no room"
 
 
 def gang_of(state: State, pod: tuple[str, str] = ("ns", "a")) -> str:
@@ -2395,6 +2411,19 @@ def test_a_node_on_which_all_pods_are_done_is_lost_to_nobody(
     assert world.sight(KEY, 5000 + NODE_GONE_MS).lost_nodes == lost
 
 
+def test_a_job_that_is_stopped_needs_the_node_of_a_pod_that_is_gone_again() -> None:
+    """What it says of pods that are left is of the time before: it starts anew with all of them."""
+    world = Setting().world
+    at = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 1), Domain(("n2",), 1)))
+    world.job_seen(replace(JOB, left=(("main", 1),), suspended=True))
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (replace(ON_N1, topology=at),)))))
+    world.pod_seen(pod("b", node="n2"))
+    for name in ("n1", "n2"):
+        world.node_seen(Node(name))
+    world.node_gone("n1")
+    assert world.sight(KEY, 0).lost_nodes == ("n1",)
+
+
 @pytest.mark.parametrize(
     ("levels", "found", "stranded"),
     [
@@ -2677,6 +2706,9 @@ def test_of_listed_devices_it_is_known_whose_is_gone(
     assert short() == lost
     world.devices_changed(left, whole)
     assert short() == {}
+    if there == 4:
+        world.devices_changed(whole, dataclasses.replace(whole, devices=every[:3]))
+        assert short() == {"new": "1 of 2 nvidia.com/gpu"}, "what was gone before is there"
 
 
 @pytest.mark.parametrize(
@@ -2686,6 +2718,11 @@ def test_of_listed_devices_it_is_known_whose_is_gone(
         ((GPU, NIC), ("nic-0", "nic-1"), {"old": f"0 of 1 {NIC}", "new": f"0 of 1 {NIC}"}),
         ((GPU, NIC), ("gpu-3",), {"new": f"1 of 2 {GPU}"}),
         ((GPU, NIC), ("gpu-0", "nic-0"), {"old": f"0 of 1 {NIC}, 1 of 2 {GPU}"}),
+        (
+            (GPU, NIC),
+            ("gpu-0", "gpu-1", "nic-0", "nic-1"),
+            {"old": f"0 of 1 {NIC}, 0 of 2 {GPU}", "new": f"0 of 1 {NIC}, 1 of 2 {GPU}"},
+        ),
         ((NIC,), ("nic-0",), {"old": f"0 of 1 {NIC}"}),
         ((NIC,), ("gpu-0",), {"new": f"3 of 4 {GPU}"}),  # a device plugin does not tell whose
         ((NIC,), ("gpu-0", "gpu-1", "gpu-2", "gpu-3"), {"old": f"0 of 2 {GPU}", "new": f"0 of 4 {GPU}"}),

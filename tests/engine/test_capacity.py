@@ -797,24 +797,75 @@ def test_what_nodes_could_take_of_pods_that_are_no_whole_slices_is_no_more_than_
     assert "they could take 7 of 7" in misfit_sentence(got)
 
 
-def test_of_pods_that_are_no_whole_slices_it_is_not_said_that_there_are_more_that_fit_alone() -> None:
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE], ids=["muster", "kueue"])
+def test_of_a_last_slice_across_nodes_no_more_pods_get_places_than_there_are(rules: Rules) -> None:
+    asked = asks(5, topology=TopologyRequest(slice_required="rack", slice_size=4))
+    got = place(fabric({"b": {"r": [2, 2], "s": [2, 2]}}), [asked], rules=rules)
+    assert isinstance(got, Placement)
+    assert [domain.count for domain in got["w"].domains] == [2, 2, 1]
+
+
+def test_a_group_with_a_short_slice_has_a_domain_that_holds_it() -> None:
+    sliced = TopologyRequest(required="rack", group="g", slice_required=HOST, slice_size=4)
+    sets = [asks(7, topology=sliced), asks(1, name="l", topology=TopologyRequest(required="rack", group="g"))]
+    got = place(fabric({"b": {"r": [4, 3, 1]}}), sets, rules=MUSTER)
+    assert (where(got), where(got, "l")) == ({"r-0": 4, "r-1": 3}, {"r-2": 1})
+
+
+@pytest.mark.parametrize("required", [None, "rack"])
+@pytest.mark.parametrize(
+    ("pods", "free", "placeable"),
+    [pytest.param(11, [4, 3], 7, id="the short one, too"), pytest.param(7, [4, 2], 4, id="a whole one alone")],
+)
+def test_of_pods_that_are_no_whole_slices_it_is_said_how_many_there_is_room_for(
+    pods: int, free: list[int], placeable: int, required: str | None
+) -> None:
+    asked = asks(pods, topology=TopologyRequest(required=required, slice_required=HOST, slice_size=4))
+    got = place(fabric({"b": {"r": free}}), [asked], rules=MUSTER)
+    assert isinstance(got, Misfit)
+    assert (got.placeable, got.pods) == (placeable, pods)
+
+
+@pytest.mark.parametrize("room", [[4, 4], [4, 3]], ids=["for more", "for just these"])
+def test_of_pods_that_are_no_whole_slices_it_is_not_said_that_there_are_more_that_fit_alone(room: list[int]) -> None:
     slices = TopologyRequest(required="rack", group="g", slice_required=HOST, slice_size=4)
     beside = TopologyRequest(required="rack", group="g")
     sets = [asks(7, topology=slices), asks(2, name="l", topology=beside)]
-    got = place(fabric({"b": {"r": [4, 4]}}), sets, rules=MUSTER)
+    got = place(fabric({"b": {"r": room}}), sets, rules=MUSTER)
     assert isinstance(got, Misfit)
     assert got.pods == 7
     assert got.message == "the pods of w would fit alone, but not beside the other pod sets"
 
 
 LAYERS = {"slices": (("rack", 4), (HOST, 2))}
+FOURS = {"slice_required": HOST, "slice_size": 4}
+IN_A_RACK = {"required": "rack", **FOURS}
 
 
 @pytest.mark.parametrize(
     ("room", "pods", "asked", "spread", "wanted"),
     [
+        pytest.param({"b": {"r": [3, 4]}}, 7, FOURS, False, ["r-1 4", "r-0 3"], id="it fits"),
+        pytest.param({"b": {"r": [3, 2]}}, 3, FOURS, False, ["r-0 3"], id="it is the only one"),
         pytest.param(
-            {"b": {"r": [3, 4]}}, 7, {"slice_required": HOST, "slice_size": 4}, False, ["r-1 4", "r-0 3"], id="it fits"
+            {"b": {"r": [3, 3, 7, 8]}}, 11, FOURS, False, ["r-3 8", "r-1 3"], id="the last of the tightest nodes"
+        ),
+        pytest.param({"b": {"r": [7, 4]}}, 11, FOURS, False, ["r-1 4", "r-0 7"], id="behind a whole one of its node"),
+        pytest.param({"b": {"r": [11, 7, 4]}}, 7, IN_A_RACK, False, ["r-1 7"], id="the tightest node for all"),
+        pytest.param(
+            {"b": {"r": [11], "s": [7], "t": [4]}},
+            7,
+            {"required": "block", "slice_required": "rack", "slice_size": 4},
+            False,
+            ["s-0 7"],
+            id="the tightest rack for all",
+        ),
+        pytest.param(
+            {"b": {"r": [4, 3], "s": [4, 4]}}, 7, FOURS, False, ["r-0 4", "r-1 3"], id="a rack that is as tight by it"
+        ),
+        pytest.param({"b": {"r": [4, 3]}}, 7, IN_A_RACK, True, ["r-0 4", "r-1 3"], id="spread within a rack"),
+        pytest.param(
+            {"b": {"a": [4], "r": [1, 2]}}, 7, LAYERS, True, ["a-0 4", "r-1 2", "r-0 1"], id="spread, in another rack"
         ),
         pytest.param(
             {"b": {"r": [1, 2], "s": [4]}}, 7, LAYERS, False, ["s-0 4", "r-1 2", "r-0 1"], id="a slice in a slice"
@@ -1171,3 +1222,21 @@ def test_child_jobs_that_have_no_domain_beside_those_of_another_pod_set_are_told
     assert isinstance(got, Misfit)
     assert got.beside
     assert ", and 0 of 1 hold the 2 pod(s) of one beside its other pod sets and have no pod of" in got.message
+
+
+@pytest.mark.parametrize(
+    ("free", "detail", "sound"),
+    [
+        pytest.param([4], Detail.NEVER_FITS_NODES, 1, id="half of a pod has no room beside them"),
+        pytest.param([3, 2], Detail.NODES_UNUSABLE, 2, id="a node that they fill costs the others none"),
+    ],
+)
+def test_what_nodes_could_take_beside_the_other_pod_sets_is_told_in_whole_pods(
+    free: list[int], detail: Detail, sound: int
+) -> None:
+    book = fabric({"b": {"r": free}})
+    book.put_node(replace(node("closed", 2, block="b", rack="r"), unschedulable=True))
+    asked = [asks(1, 3, name="first", requests=((GPU, 3), ("cpu", 1))), asks(2, 2, requests=((GPU, 2), ("cpu", 1)))]
+    got = place(book, asked, rules=MUSTER)
+    assert isinstance(got, Misfit)
+    assert (got.pod_set, got.beside, got.detail, got.sound) == ("w", True, detail, sound)

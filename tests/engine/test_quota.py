@@ -176,6 +176,41 @@ def test_borrowing_limit_names_the_node_at_which_a_request_ends() -> None:
     assert q.borrowing_height(A, 3) == (2, False)
 
 
+@given(operations(), st.sampled_from(RESOURCES))
+@settings(max_examples=300, deadline=None)
+def test_a_borrowing_limit_allows_the_most_at_which_a_request_does_not_end(
+    case: tuple[Config, list], resource: str
+) -> None:
+    (queues, cohorts), steps = case
+    tree, key = Tree.build(queues, cohorts), fr(resource)
+    for name, of, amount in steps:
+        tree.add(at(tree, name), {fr(of): amount})
+    for node in (at(tree, one.name) for one in queues):
+        for end in node.path():
+            quota = end.quotas.get(key)
+            allowed = node.allowed_by(end, key)
+            if end.parent is None:
+                continue
+            assert (allowed is None) == (quota is None or quota.borrowing_limit is None)
+            if allowed is not None and allowed >= 0:
+                assert end not in node.limit_of(key, allowed)
+                assert end in node.limit_of(key, allowed + 1)
+
+
+@given(configurations(), st.sampled_from(RESOURCES))
+@settings(max_examples=300, deadline=None)
+def test_what_a_node_could_hold_at_most_ends_at_the_limit_without_which_it_would_be_more(
+    config: Config, resource: str
+) -> None:
+    """Of limits that end it alike the lowest is told: it has to be raised in any case."""
+    queues, cohorts = config
+    tree, key = Tree.build(queues, cohorts), fr(resource)
+    for node in (at(tree, one.name) for one in queues):
+        end, most = node.potential_end(key), node.potential(key)
+        assert end is next(iter(node.limit_of(key, most + 1)))
+        assert node.limit_of(key, most) == ()
+
+
 def test_what_is_local_on_the_way_is_not_borrowed_further_up() -> None:
     """Of 9 more at q, 3 are local to q and 4 to inner; only the rest must come out of the root."""
     tree = Tree.build(

@@ -122,7 +122,17 @@ YEAR = 365 * 86_400
 
 @pytest.mark.parametrize(
     "leaps",
-    [[YEAR, -YEAR], [600, -200], [600, 600], [600, 900, -900], [600, 900, -1500], [600, -600] * 30, [3] * 30 + [YEAR]],
+    [
+        [YEAR, -YEAR],
+        [600, -200],
+        [600, 600],
+        [600, 900, -900],
+        [600, 900, -1500],
+        [600, 900, 1200, -1200],
+        [600, -600] * 30,
+        [3] * 30 + [YEAR],
+        [3] * 30 + [600, 900],
+    ],
     ids=lambda leaps: f"{leaps[:3]} of {len(leaps)}",
 )
 def test_what_was_begun_before_lasts_as_long_as_it_does_however_often_that_clock_is_set(leaps: list[int]) -> None:
@@ -138,7 +148,10 @@ def test_what_was_begun_before_lasts_as_long_as_it_does_however_often_that_clock
         for _ in range(5):
             clocks.true += 1_100
             clocks.answer()
-    lasted = clocks.clock.now() - clocks.clock.set_ahead.now(then)
+    told = clocks.clock.set_ahead
+    assert len(told.earlier) < 10, "what is kept does not grow"
+    assert told.now(0) == 0, "that is no time"
+    lasted = clocks.clock.now() - told.now(then)
     forgotten = 1000 * sum(by for by in leaps if by == 3)  # what is little may be
     assert abs(lasted - (clocks.clock.local() - began)) <= 3_000 + forgotten
 
