@@ -1380,13 +1380,15 @@ def _entries(held: Iterable[dict[str, Any]], names: Sequence[str], now: int) -> 
 
 _ASKED_AGAIN = "Asked again after eviction."
 _ASKED_LATER = "Asked again with the next reservation."
+_CHECK_MESSAGE = 32_768
+"""Characters that the kind Workload takes: a check may have used all of them."""
 
 
 def _asked_again(check: dict[str, Any], now: int, why: str = _ASKED_AGAIN) -> dict[str, Any]:
     """A check's entry once its gang was evicted. All is said in full, for part of it may be the check's own to keep."""
     state, message = check.get("state", ""), str(check.get("message", ""))
     if not message.startswith((_ASKED_AGAIN, _ASKED_LATER)):  # else it has not answered since: what it said stays
-        message = f"{why} Before: {state}" + (f", {message}" if message else "")
+        message = (f"{why} Before: {state}" + (f", {message}" if message else ""))[:_CHECK_MESSAGE]
     return {
         "name": check["name"],
         "state": "Pending",
