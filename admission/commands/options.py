@@ -84,10 +84,20 @@ class Scope:
     watch: bool = False
 
 
+_OF_CONTEXT = "that of the context"
+
+
+def _not_empty(_ctx: click.Context, _param: click.Parameter, said: str | None) -> str | None:
+    """Where nothing said means all namespaces: a variable that nobody set does not."""
+    if said == "":
+        raise click.BadParameter("it is empty: name a namespace, or leave it out for all of them")
+    return said
+
+
 def asking(
     *,
     namespace: bool = True,
-    unsaid: str = "that of the context",
+    unsaid: str = _OF_CONTEXT,
     everywhere: bool = False,
     watch: bool = True,
     form: bool = True,
@@ -123,7 +133,13 @@ def asking(
     if namespace:
         options.insert(
             0,
-            click.option("-n", "--namespace", help=f"Default: {unsaid}.", shell_complete=names_of_kind("namespaces")),
+            click.option(
+                "-n",
+                "--namespace",
+                help=f"Default: {unsaid}.",
+                shell_complete=names_of_kind("namespaces"),
+                callback=None if unsaid == _OF_CONTEXT else _not_empty,
+            ),
         )
 
     def wrap(command: Command) -> Command:
