@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import errno
 import functools
+import io
 import logging
 import os
 import re
@@ -493,15 +495,26 @@ def _interrupted_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 class Program(click.Group):
     """All commands together. One that is interrupted ends with 130, whatever it did at that moment; for click that is
-    one failure among others."""
+    one failure among others. So is an answer for which the disk has no room, and 1 would be an answer."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            sys.stdout = io.StringIO()  # what is left of it would be tried again at the end
+            raise fail(BAD_USE, f"the answer cannot be written: {error.strerror}") from None
 
 
 # ---------------------------------------------------------------- completion by the shell
