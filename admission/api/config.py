@@ -29,6 +29,8 @@ from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
 API_VERSION = "config.muster.dev/v1beta1"
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST_S = (2**63 - 1) / 1e9
+"""As in Go; and a time that is so far ahead can still be written."""
 _TERM = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 
 
@@ -51,6 +53,8 @@ def parse_duration(text: str) -> float:
         at = term.end()
     if not text or at != len(text):
         raise ValueError(f"{text!r} is no duration: write for example 30s, 5m or 1h30m")
+    if seconds > _LONGEST_S:
+        raise ValueError(f"{text[:40]!r} is too long: write at most 292 years (2562047h)")
     return seconds
 
 
@@ -110,10 +114,10 @@ class RequeuingStrategy(Section):
     """Place in the queue of a gang that was evicted so: by the time of its eviction, or of its creation."""
     backoff_limit_count: Annotated[int, Field(ge=0)] | None = None
     """The most requeues; after one more the gang is deactivated. If not set: never."""
-    backoff_base_seconds: Annotated[int, Field(ge=0)] = 60
+    backoff_base_seconds: Annotated[int, Field(ge=0, le=2**31 - 1)] = 60
     """Wait after the first eviction, doubled with each further one. Each gang waits up to an eighth longer, so that not
     all come back at once; not in Kueue mode."""
-    backoff_max_seconds: Annotated[int, Field(ge=0)] = 3600
+    backoff_max_seconds: Annotated[int, Field(ge=0, le=2**31 - 1)] = 3600
     """The longest such wait."""
 
     @model_validator(mode="after")
@@ -176,7 +180,7 @@ class AdmissionFairSharing(Section):
     """Time after which usage counts half. 0: past usage does not count."""
     usage_sampling_interval: LongDuration = 300.0
     """Time between samples of usage, which are written to the LocalQueue."""
-    resource_weights: dict[str, Annotated[float, Field(ge=0, strict=False)]] = {}
+    resource_weights: dict[str, Annotated[float, Field(ge=0, strict=False, allow_inf_nan=False)]] = {}
     """How much a unit of each resource counts. If not set: 1."""
 
 
@@ -242,7 +246,9 @@ class LeaderElection(Section):
 class ClientConnection(Section):
     """Limits on requests to the API server. If not set: only those of the API server's priority and fairness."""
 
-    kube_api_qps: Annotated[float, Field(gt=0, strict=False)] | None = Field(default=None, alias="kubeAPIQPS")
+    kube_api_qps: Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)] | None = Field(
+        default=None, alias="kubeAPIQPS"
+    )
     """The most requests a second, without watches and the Lease."""
     kube_api_burst: Annotated[int, Field(gt=0)] | None = Field(default=None, alias="kubeAPIBurst")
     """Burst above kubeAPIQPS. If not set: twice kubeAPIQPS."""

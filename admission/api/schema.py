@@ -198,7 +198,7 @@ def _pattern(pattern: str, message: str) -> Form:
     compiled = re.compile(pattern)
 
     def check(text: str) -> str:
-        if not compiled.search(text):
+        if not compiled.fullmatch(text):  # for Python `$` is before a last line's end, too
             raise PydanticCustomError("text", "{text} {message}", {"text": repr(text), "message": message})
         return text
 
@@ -312,7 +312,7 @@ def _quantity_like(value: Any) -> Any:
             {"value": repr(value)},
         )
     if isinstance(value, str):
-        if len(value) > QUANTITY_SCHEMA["maxLength"] or not _QUANTITY.match(value):
+        if len(value) > QUANTITY_SCHEMA["maxLength"] or not _QUANTITY.fullmatch(value):
             raise PydanticCustomError(
                 "quantity", "{value} is no quantity; write for example 8, 500m, 16Gi or '1.5'", {"value": repr(value)}
             )
@@ -325,7 +325,7 @@ def _bounded(holds: Callable[[Any], bool], message: str) -> Callable[[Any], Any]
     def check(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int):
             return _quantity_like(value)
-        ok = not str(value).startswith("-") and (not isinstance(value, str) or bool(_QUANTITY.match(value)))
+        ok = not str(value).startswith("-") and (not isinstance(value, str) or bool(_QUANTITY.fullmatch(value)))
         if ok:
             try:
                 ok = len(str(value)) <= QUANTITY_SCHEMA["maxLength"] and holds(parse_plain(value))
@@ -487,6 +487,8 @@ def say(error: Any) -> str:
         return f"Unsupported value {given!r}: write {ctx['expected']}"
     if kind in _TYPES:
         return _TYPES[kind] if kind == "missing" else f"{str(given)[:60]!r}: {_TYPES[kind]}"
+    if kind == "finite_number":
+        return f"{given!r} is no number to count with: write a finite one"
     if kind == "greater_than_equal":
         return f"{given!r} is too small: write {ctx['ge']} or more"
     if kind == "greater_than":

@@ -344,7 +344,7 @@ class WorkloadStatus(Model):
     reclaimable_pods: Annotated[list[ReclaimablePod], Field(max_length=POD_SETS), ListMap(("name",))] | None = opt(
         "Pods that are done."
     )
-    admission_checks: Annotated[list[CheckState], Field(max_length=8), ListMap(("name",))] | None = opt("Answers.")
+    admission_checks: Annotated[list[CheckState], Field(max_length=64), ListMap(("name",))] | None = opt("Answers.")
     resource_requests: Annotated[list[PodSetRequest], Field(max_length=POD_SETS), ListMap(("name",))] | None = opt(
         "What it would take, while it waits."
     )

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import errno
 import functools
+import io
 import logging
 import os
 import re
@@ -84,10 +86,20 @@ class Scope:
     watch: bool = False
 
 
+_OF_CONTEXT = "that of the context"
+
+
+def _not_empty(_ctx: click.Context, _param: click.Parameter, said: str | None) -> str | None:
+    """Where nothing said means all namespaces: a variable that nobody set does not."""
+    if said == "":
+        raise click.BadParameter("it is empty: name a namespace, or leave it out for all of them")
+    return said
+
+
 def asking(
     *,
     namespace: bool = True,
-    unsaid: str = "that of the context",
+    unsaid: str = _OF_CONTEXT,
     everywhere: bool = False,
     watch: bool = True,
     form: bool = True,
@@ -123,7 +135,13 @@ def asking(
     if namespace:
         options.insert(
             0,
-            click.option("-n", "--namespace", help=f"Default: {unsaid}.", shell_complete=names_of_kind("namespaces")),
+            click.option(
+                "-n",
+                "--namespace",
+                help=f"Default: {unsaid}.",
+                shell_complete=names_of_kind("namespaces"),
+                callback=None if unsaid == _OF_CONTEXT else _not_empty,
+            ),
         )
 
     def wrap(command: Command) -> Command:
@@ -477,15 +495,26 @@ def _interrupted_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 class Program(click.Group):
     """All commands together. One that is interrupted ends with 130, whatever it did at that moment; for click that is
-    one failure among others."""
+    one failure among others. So is an answer for which the disk has no room, and 1 would be an answer."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            sys.stdout = io.StringIO()  # what is left of it would be tried again at the end
+            raise fail(BAD_USE, f"the answer cannot be written: {error.strerror}") from None
 
 
 # ---------------------------------------------------------------- completion by the shell

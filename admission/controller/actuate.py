@@ -1402,6 +1402,8 @@ def _entries(held: Iterable[dict[str, Any]], names: Sequence[str], now: int) -> 
 
 _ASKED_AGAIN = "Asked again after eviction."
 _ASKED_LATER = "Asked again with the next reservation."
+_CHECK_MESSAGE = 32_768
+"""Characters that the kind Workload takes: a check may have used all of them."""
 
 
 def _asked_again(check: dict[str, Any], now: int, why: str = _ASKED_AGAIN) -> dict[str, Any]:
@@ -1409,7 +1411,7 @@ def _asked_again(check: dict[str, Any], now: int, why: str = _ASKED_AGAIN) -> di
     left as it was."""
     state, message = check.get("state", ""), str(check.get("message", ""))
     if not message.startswith((_ASKED_AGAIN, _ASKED_LATER)):  # else it has not answered since: what it said stays
-        message = f"{why} Before: {state}" + (f", {message}" if message else "")
+        message = (f"{why} Before: {state}" + (f", {message}" if message else ""))[:_CHECK_MESSAGE]
     return {
         "name": check["name"],
         "state": "Pending",

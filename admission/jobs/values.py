@@ -622,8 +622,11 @@ def claim_value(raw: object) -> ClaimRecord | None:
 
 
 def avoid_object(value: Sequence[AvoidedNode]) -> list[Json]:
-    """status.avoidNodes."""
-    return [{"node": entry.node, "until": rfc3339(entry.until), "reason": entry.reason} for entry in value]
+    """status.avoidNodes. Without a time: for good, which somebody else wrote."""
+    return [
+        {"node": one.node, "reason": one.reason} | ({"until": rfc3339(one.until)} if one.until < INT64_MAX else {})
+        for one in value
+    ]
 
 
 # ---------------------------------------------------------------- Workload

@@ -438,6 +438,8 @@ ROWS: list[Row] = [
                 {"spec.flavorFungibility": {"preference": "BorrowingOverPreemption"}},
                 "preference chooses among flavors that were all tried",
             ),
+            ("cohort with a line's end", {"spec.cohortName": "lab\n"}, "is no object name", _MATCH),
+            ("quota with a line's end", {f"{_Q0}.nominalQuota": "8\n"}, _AMOUNT),
             ("negative weight", {"spec.fairSharing": {"weight": -1}}, _WEIGHT),
             ("negative weight as text", {"spec.fairSharing": {"weight": "-0.5"}}, _WEIGHT),
             ("tiny weight", {"spec.fairSharing": {"weight": "1n"}}, _WEIGHT),
@@ -736,6 +738,16 @@ ROWS: list[Row] = [
         WL,
         [
             ("reserved", {"status": HELD["status"]}, None),
+            (
+                "as many checks as a ClusterQueue may have",
+                {
+                    "status.admissionChecks": [
+                        {"name": f"c{i}", "state": "Pending", "lastTransitionTime": NOW, "message": ""}
+                        for i in range(64)
+                    ]
+                },
+                None,
+            ),
             (
                 "claim with more in it",
                 {"status.claim": {"clusterQueue": "a", "until": NOW, "victims": ["u1"], "nodes": {"n": 1}}},

@@ -121,6 +121,12 @@ def test_what_follows_from_the_group(text: str, group: str, preset: str, default
         ("manageJobsWithoutQueueName: 'yes'", "write true or false"),
         ("waitForPodsReady: {requeuingStrategy: {backoffBaseSeconds: 9, backoffMaxSeconds: 5}}", "swap them"),
         ("waitForPodsReady: {requeuingStrategy: {backoffLimitCount: -1}}", "write 0 or more"),
+        # Beyond what a time can say.
+        ("waitForPodsReady: {requeuingStrategy: {backoffMaxSeconds: 1000000000000}}", "write 2147483647 or less"),
+        ("waitForPodsReady: {timeout: 9999999h}", "at most 292 years"),
+        (f"waitForPodsReady: {{timeout: {'9' * 400}h}}", "at most 292 years"),
+        ("clientConnection: {kubeAPIQPS: .inf}", "kubeAPIQPS: inf is no number"),
+        ("admissionFairSharing: {resourceWeights: {cpu: .inf}}", "resourceWeights.cpu: inf is no number"),
         (
             "fairSharing: {preemptionStrategies: [LessThanInitialShare, LessThanOrEqualToFinalShare]}",
             "preemptionStrategies: write [",

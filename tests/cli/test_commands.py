@@ -704,6 +704,14 @@ async def test_an_empty_name_is_no_name(world: World, tmp_path: Path, asked: lis
     assert said in (await run(world, tmp_path, *asked, "-n", "ml", code=3)).stderr
 
 
+@pytest.mark.parametrize("command", [["release-all", "--yes"], ["export"], ["top"]])
+async def test_an_empty_namespace_is_not_all_of_them(world: World, tmp_path: Path, command: list[str]) -> None:
+    """As in a script that says -n "$TEAM" where nobody set it."""
+    await world.put(job("waits"))
+    assert "it is empty" in (await run(world, tmp_path, *command, "-n", "", code=2)).stderr
+    assert (await world.client.get(f"{JOBS}/waits"))["spec"]["suspend"]
+
+
 # ---------------------------------------------------------------- quota as files
 
 

@@ -106,6 +106,16 @@ def test_what_cannot_be_logged_ends_nobody_and_keeps_nobody(where: str) -> None:
     assert 100 < len(numbers) == 301 - left_out["lines"] - len(later)
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("asked", ["explain-reasons", "explain-reasons --markdown", "version"])
+def test_an_answer_that_cannot_be_written_is_none(asked: str, unbuffered: str) -> None:
+    """On a full disk. For scripts 1 is an answer."""
+    program = f"exec {sys.executable} -c 'from admission.cli import main; main()' {asked} >/dev/full"
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(["/bin/sh", "-c", program], capture_output=True, text=True, check=False, env=env)
+    assert (done.returncode, done.stderr) == (2, "muster: the answer cannot be written: No space left on device\n")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize(("asked", "code"), [("queues --kubeconfig none", 4), ("lint good.yaml", 0)])
 def test_who_has_no_streams_is_told_by_the_code(tmp_path: Path, asked: str, code: int, closed: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from admission.api.kinds import validate_object
 from admission.controller.app import Controller
 from admission.controller.standing import by_objects
 from admission.engine.model import Admit, Decision
@@ -593,6 +594,18 @@ async def test_who_waits_is_put_off_by_a_late_answer_and_asked_again(world: Worl
         )
         assert found["status"]["admissionChecks"][0]["retryCount"] == 1
         assert 60_000 <= millis(found["status"]["requeueState"]["requeueAt"]) - NOW <= 61_000
+
+
+async def test_a_check_is_asked_again_whatever_the_length_of_its_answer(world: World) -> None:
+    await asks(world, {"budget": None}, h100=4)
+    async with running(world):
+        await world.put(job("train", "main"))
+        await until(reads(world, lambda raw: "conditions" in raw.get("status", {})))
+        await answer(world, "Retry", message="x" * 32_768)
+        found = await until(reads(world, lambda raw: listed(raw) == {"budget": "Pending"} and raw))
+    said = found["status"]["admissionChecks"][0]["message"]
+    assert said.startswith("Asked again with the next reservation. Before: Retry, xxx")
+    assert not validate_object(found)
 
 
 async def test_who_waits_is_deactivated_by_a_late_answer_and_asked_again_when_it_is_active(world: World) -> None:

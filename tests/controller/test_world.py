@@ -56,10 +56,10 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.state import State
-from admission.jobs import devices
+from admission.jobs import devices, values
 from admission.jobs.kinds import JobKey, JobView
 from admission.jobs.volumes import Claim, Kept, Volume
-from admission.names import HOSTNAME_LABEL, OF_DEVICE_CLASS
+from admission.names import HOSTNAME_LABEL, OF_DEVICE_CLASS, Names
 
 GIVEN = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 2),))
 HOLDS = Workload(
@@ -1219,6 +1219,9 @@ def test_a_node_is_avoided_from_the_second_loss_on_and_for_a_day() -> None:
     refused = blamed(second, ("n1", "n2"), 3000, lost=False)
     assert [(entry.node, entry.until) for entry in refused] == [("n1", 2000 + AVOID_MS), ("n2", 3000 + REFUSED_MS)]
     assert "let no pod of this job come there" in refused[1].reason
+    for_good = values.workload({"status": {"avoidNodes": [{"node": "n3"}]}}, Names())[0].avoid
+    written = values.avoid_object(blamed(for_good, ("n1",), 1000))
+    assert values.workload({"status": {"avoidNodes": written[:1]}}, Names())[0].avoid == for_good
 
 
 CHILD = JobView(
