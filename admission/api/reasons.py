@@ -28,8 +28,8 @@ class Advice:
 
 _NOTHING = "Nothing: the job goes on by itself."
 _NONE_COME = (
-    "If an autoscaler is to add nodes, set elastic: true in the flavor: a gang has no pods while it waits, so that none "
-    "are added for it."
+    "If an autoscaler is to add nodes, set elastic: true in the flavor: a gang has no pods while it waits, so that "
+    "none are added for it."
 )
 
 REASONS: Mapping[Reason, Advice] = {
