@@ -1241,6 +1241,7 @@ class World:
         waits: PodView | None = None
         wanted: dict[str, PodView] = {}
         unplaced = 0
+        unplaced_since: int | None = None
         unplaced_sets: set[str] = set()
         gated: list[Key] = []
         stranded: list[Key] = []
@@ -1284,6 +1285,7 @@ class World:
                     stranded.append(key)
                 if pod.unschedulable_since is not None and pod.pod_set not in pinned:
                     unplaced, found_none = unplaced + 1, found_none or pod.unschedulable_message
+                    unplaced_since = earliest(unplaced_since, pod.unschedulable_since)
                     unplaced_sets.add(pod.pod_set)
                 elif pod.unschedulable_since is not None:
                     wanted.setdefault(pod.pinned, pod)
@@ -1305,6 +1307,7 @@ class World:
             shut_out=self._shut_out(waits, workload) if waits is not None and workload is not None else "",
             refused_by=self._refused_by(wanted, workload) if wanted and workload is not None else (),
             unplaced=unplaced,
+            unplaced_since=unplaced_since,
             unplaced_message=found_none,
             out_of_stock=self._elastic_of(workload, unplaced_sets),
             gated=tuple(gated),

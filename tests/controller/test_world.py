@@ -1700,11 +1700,12 @@ def test_only_a_pod_whose_node_was_chosen_is_to_be_scheduled_soon(
     setting = Setting()
     given = Admission("q", (ON_N1,)) if chosen else GIVEN
     setting.world.workload_seen(seen(replace(HOLDS, admission=given)))
-    for name, said in (("a", ""), ("b", "no GPUs")):
-        setting.world.pod_seen(pod(name, ready=False, node="", unschedulable_since=5, unschedulable_message=said))
+    for name, said, at in (("a", "", 9), ("b", "no GPUs", 5)):
+        setting.world.pod_seen(pod(name, ready=False, node="", unschedulable_since=at, unschedulable_message=said))
     tally = setting.world.sight(KEY, 100).pods
     assert tally.unschedulable_since == since
     assert (tally.unplaced, tally.unplaced_message) == told
+    assert tally.unplaced_since == (None if chosen else 5)
 
 
 CLOUD = tuple(Flavor(name, elastic=name != "solid") for name in ("spot", "demand", "cores", "solid"))
