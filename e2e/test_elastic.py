@@ -126,3 +126,28 @@ def test_a_gang_that_gets_no_nodes_on_one_flavor_is_tried_on_the_next(muster: In
         )
         cp.wait(lambda: len(pods_of(cp, "any")) == 2, 60, "it to run where there are nodes")
         assert all(node.startswith("spot") for node in pods_of(cp, "any").values())
+
+
+def test_a_node_that_comes_with_a_taint_stops_nobody(muster: Installed) -> None:
+    """As where the agent of the network takes it off once it is ready there."""
+    cp = muster.cp
+    spot(cp)
+    muster.started()
+    cp.apply([job("team-a", "early", 2, seconds=None)])
+
+    def waiting() -> list[str]:
+        said = {pod["metadata"]["name"]: entry_of(pod, "PodScheduled").get("reason") for pod in cp.list("pods")}
+        return [name for name, reason in said.items() if reason == "Unschedulable"]
+
+    cp.wait(lambda: len(waiting()) == 2, 60, "its pods to wait for nodes")
+    first = {pod["metadata"]["uid"] for pod in cp.list("pods", "team-a")}
+    taint = {"key": "node.cilium.io/agent-not-ready", "value": "true", "effect": "NoExecute"}
+    nodes = cp.add_nodes(2, labels=SPOT, prefix="spot", extra={"spec": {"taints": [taint]}})
+    cp.wait(lambda: len(pods_of(cp, "early")) == 2, 60, "them to come")
+    for node in nodes:
+        cp.patch("node", node, {"spec": {"taints": None}})
+    cp.add_nodes(2, labels=SPOT, prefix="spot", start=2)
+    cp.apply([job("team-a", "late", 2, seconds=None)])
+    cp.wait(lambda: len(pods_of(cp, "late")) == 2, 60, "the next to run")
+    assert {pod["metadata"]["uid"] for pod in running_pods(cp, "team-a")} >= first
+    assert not entry_of(workload_of(cp, "team-a", "early"), "Evicted")

@@ -450,6 +450,7 @@ class _Fleet:
         self._weights()
         self._flavors()
         self._same_labels()
+        self._beside_elastic()
         self._node_quota()
         self._queues()
         self._local_queues()
@@ -957,7 +958,7 @@ class _Fleet:
 
     def _flavor_nodes(self, name: str, spec: Json, document: Document) -> None:
         nodes = self._nodes_of(spec)
-        if spec.get("elastic") or (document.deleted and not self._users(name)):
+        if (spec.get("elastic") and not nodes) or (document.deleted and not self._users(name)):
             return  # no nodes are counted on, or none any more
         labels = spec.get("nodeLabels") or {}
         if not nodes:
@@ -993,9 +994,7 @@ class _Fleet:
 
     def _same_labels(self) -> None:
         """Where nobody says which nodes there are: flavors of which one cannot but have nodes of the other."""
-        counted: dict[str, set[str]] = defaultdict(set)
-        for given in self.given:
-            counted[given.fr[0]].add(given.fr[1])
+        counted = self._counted()
         flavors = {key[1]: spec for key, spec in self.specs["ResourceFlavor"].items() if not spec.get("elastic")}
         used = [] if self.nodes else sorted(set(flavors) & set(counted))
         for i, one in enumerate(used):
@@ -1012,6 +1011,53 @@ class _Fleet:
                         "counts the same nodes twice",
                         "make nodeLabels of the two exclude each other",
                     )
+
+    def _counted(self) -> dict[str, set[str]]:
+        """Flavor -> resources of which it has quota."""
+        out: dict[str, set[str]] = defaultdict(set)
+        for given in self.given:
+            out[given.fr[0]].add(given.fr[1])
+        return out
+
+    def _beside_elastic(self) -> None:
+        """Elastic flavors whose pods kube-scheduler may put onto nodes on which room is reserved for others."""
+        counted = self._counted()
+        flavors = {key[1]: spec for key, spec in self.specs["ResourceFlavor"].items() if key[1] in counted}
+        elastic = [name for name in sorted(flavors) if flavors[name].get("elastic")]
+        for one in elastic:
+            for other in sorted(flavors.keys() - set(elastic)):
+                if counted[one] & counted[other] and (where := self._where_both(one, other)):
+                    self.say(
+                        self.named["ResourceFlavor"]["", one],
+                        ("spec", "nodeLabels"),
+                        "flavors-overlap",
+                        Severity.WARNING,
+                        f"{where}: pods that get flavor {one} may take room there "
+                        f"that is reserved for gangs of flavor {other}, which are then evicted",
+                        "make nodeLabels of the two exclude each other, or taint the nodes of one and let only pods "
+                        "that get it tolerate the taint",
+                    )
+
+    def _where_both(self, elastic: str, other: str) -> str:
+        """Where pods of both flavors go, in words; as far as anybody says which nodes there are."""
+        specs = {name: self.specs["ResourceFlavor"]["", name] for name in (elastic, other)}
+        borne = [[*(spec.get("nodeTaints") or ()), *(spec.get("tolerations") or ())] for spec in specs.values()]
+
+        def known(taint: Json) -> bool:
+            return all(any(_covers(entry, taint) for entry in entries) for entries in borne)
+
+        if self.nodes:
+            keys = {node.key[1] for node in self._nodes_of(specs[elastic])}
+            both = [node for node in self._nodes_of(specs[other]) if node.key[1] in keys]
+            names = sorted(node.key[1] for node in both if all(map(known, _taints(node))))
+            return f"flavors {elastic} and {other} are both on {_some(names)}" if names else ""
+        first, second = ((spec.get("nodeLabels") or {}).items() for spec in specs.values())
+        if not (first <= second or second <= first):
+            return ""
+        narrow, wide = (other, elastic) if first <= second else (elastic, other)
+        if not all(map(known, specs[narrow].get("nodeTaints") or ())):
+            return ""
+        return f"every node of flavor {narrow} is of flavor {wide}, too, by its labels"
 
     def _node_quota(self) -> None:
         if not self.nodes:
@@ -1340,24 +1386,38 @@ def _allocatable(obj: Json) -> dict[str, int]:
     return out
 
 
-def _common_taints(nodes: Sequence[Document]) -> list[Json]:
-    """Taints against scheduling that every one of the nodes has and that no passing trouble brings."""
+_PASSING = (
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "karpenter.sh/",
+    "ToBeDeletedByClusterAutoscaler",
+    "startup-taint.cluster-autoscaler.kubernetes.io/",
+    "ignore-taint.cluster-autoscaler.kubernetes.io/",
+    "node.cilium.io/",
+)
+"""How the keys of taints begin that come and go with the condition of a node, or while it is made or removed."""
 
-    def of(node: Document) -> list[Json]:
-        spec = node.obj.get("spec")
-        raw = spec.get("taints") if isinstance(spec, dict) else None
-        return [
-            taint
-            for taint in raw or ()
-            if isinstance(taint, dict)
-            and taint.get("effect") in ("NoSchedule", "NoExecute")
-            and not str(taint.get("key")).startswith("node.kubernetes.io/")
-        ]
+
+def _taints(node: Document) -> list[Json]:
+    """Against scheduling, and that no passing trouble brings."""
+    spec = node.obj.get("spec")
+    raw = spec.get("taints") if isinstance(spec, dict) else None
+    return [
+        taint
+        for taint in raw or ()
+        if isinstance(taint, dict)
+        and taint.get("effect") in ("NoSchedule", "NoExecute")
+        and not str(taint.get("key")).startswith(_PASSING)
+    ]
+
+
+def _common_taints(nodes: Sequence[Document]) -> list[Json]:
+    """Taints that every one of the nodes has."""
 
     def same(one: Json, other: Json) -> bool:
         return all((one.get(key) or "") == (other.get(key) or "") for key in ("key", "value", "effect"))
 
-    first, *rest = [of(node) for node in nodes]
+    first, *rest = [_taints(node) for node in nodes]
     return [taint for taint in first if all(any(same(taint, other) for other in taints) for taints in rest)]
 
 

@@ -27,6 +27,10 @@ class Advice:
 
 
 _NOTHING = "Nothing: the job goes on by itself."
+_NONE_COME = (
+    "If an autoscaler is to add nodes, set elastic: true in the flavor: a gang has no pods while it waits, so that "
+    "none are added for it."
+)
 
 REASONS: Mapping[Reason, Advice] = {
     Reason.QUOTA_RESERVED: Advice(
@@ -196,7 +200,7 @@ DETAILS: Mapping[Detail, Advice] = {
     Detail.NODES_SHORT: Advice(
         "The nodes of the flavor have room for only some of the pods now. A gang starts whole or not at all.",
         "Wait, or request less: the message says how many pods fit.",
-        "See the excluded nodes in the message (cordoned, not ready, tainted), and `muster nodes`.",
+        f"See the excluded nodes in the message (cordoned, not ready, tainted), and `muster nodes`. {_NONE_COME}",
         r"the nodes of flavor .* hold (?!.*(if they were empty|with none of them kept out))|would fit alone, but not "
         r"beside",
         (_PLACE,),
@@ -231,7 +235,7 @@ DETAILS: Mapping[Detail, Advice] = {
     Detail.NEVER_FITS_NODES: Advice(
         "The gang would not fit even if all these nodes were empty. As it is, it never starts.",
         "Request fewer or smaller pods, or loosen the required topology.",
-        "Add nodes, or larger ones.",
+        f"Add nodes, or larger ones. {_NONE_COME}",
         r"would not fit if they were empty",
         (_PLACE,),
     ),

@@ -125,6 +125,8 @@ class PodTally:
     """Nodes to which kube-scheduler lets no pod of it come, though there is room."""
     unplaced: int = 0
     """Pods whose node kube-scheduler is to choose, and for which it finds none."""
+    unplaced_since: int | None = None
+    """Since when it has found none for the first of them."""
     unplaced_message: str = ""
     out_of_stock: tuple[str, ...] = ()
     """Elastic flavors on which they wait for it."""
@@ -1131,10 +1133,13 @@ def _ready_deadline(seen: Sight, settings: Settings) -> _Deadline:
     # Where the pods of all gangs are refused, and it is known why, a gang has its full time and no more: others may
     # wait for its quota. The same where no pods are placed, by kube-scheduler or by another scheduler that they name.
     made_since = max(then(made_since or 0), then(placed_since or 0))
-    begins = max(then(pods.last_created_at), then(workload.value.admitted_at))
+    created, had = pods.last_created_at, f"{time // 1000} s from the last one's creation"
+    if not settings.as_kueue and pods.unplaced_since is not None and pods.unplaced_since < created:
+        # Those beside it, which wait for it in vain, may fail and be made again, for as long as their Job allows.
+        created, had = pods.unplaced_since, f"{time // 1000} s from when no node was found for the first of them"
+    begins = max(then(created), then(workload.value.admitted_at))
     heard_since = then(seen.heard_since)
     until = max(begins, made_since, heard_since) + time
-    had = f"{time // 1000} s from the last one's creation"
     if heard_since > max(begins, made_since):
         had = f"{time // 1000} s from when nodes were heard of again"
     elif made_since > begins:

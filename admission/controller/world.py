@@ -60,6 +60,7 @@ from admission.engine.model import (
 from admission.engine.state import State
 from admission.engine.trial import required_checks
 from admission.jobs.devices import Devices, Listed, Touched, of_classes
+from admission.jobs.hold import PATIENCE_S
 from admission.jobs.kinds import JOB, JOBSET, KIND_OF, JobKey, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stand_of, stands_of
 from admission.jobs.values import LOST_TAINTS
@@ -241,6 +242,8 @@ class World:
         since the epoch, 0: they may have been there for long."""
         self._expelling_alike: dict[frozenset[Taint], set[str]] = {}
         """The same nodes by these taints: those of a pool mostly have the same."""
+        self._came_with: dict[str, set[Taint]] = {}
+        """Those of them that were seen to come before their node was ready: mostly for as long as that is made so."""
         self._shut: dict[str, tuple[Taint, ...]] = {}
         """Those that keep new pods off it, a cordon among them."""
         self.nodes: set[str] = set()
@@ -846,6 +849,7 @@ class World:
     def node_seen(self, node: Node, at: int = 0) -> None:
         """at: when it was seen to change, ms since the epoch; 0 where it may have been so for long."""
         self.nodes.add(node.name)
+        was = self._offered.get(node.name)
         self._offered[node.name] = node
         node = self.devices.laid_on(node)
         labels = dict(node.labels)
@@ -864,6 +868,7 @@ class World:
         were_away = self._away.pop(node.name, ())
         if node.away:
             self._away[node.name] = node.away
+        came_with = self._came_with.pop(node.name, set())
         expelled = self._expels_no_more(node.name)
         expels = {
             taint: expelled.get(taint, at)
@@ -873,6 +878,9 @@ class World:
         if expels:
             self._expelling[node.name] = expels
             self._expelling_alike.setdefault(frozenset(expels), set()).add(node.name)
+            new = expels.keys() - expelled if at and (was is None or not was.ready) else set()
+            if comes := new | (came_with & expels.keys()):
+                self._came_with[node.name] = comes
         # What Kubernetes itself puts there, but for the cordon, comes and goes with the node's condition.
         shuts = [one for one in node.taints if one.effect in KEEPS_OFF and not one.key.startswith(BY_CONDITION)]
         self._shut.pop(node.name, None)
@@ -892,6 +900,7 @@ class World:
         self._unlaid |= self._neighbours.asking
         self._devices.pop(name, None)
         self._away.pop(name, None)
+        self._came_with.pop(name, None)
         self._expels_no_more(name)
         self._shut.pop(name, None)
         self._silence.gone(name)
@@ -1258,6 +1267,7 @@ class World:
             shut_out=self._shut_out(first, workload) if first is not None and workload is not None else "",
             refused_by=self._refused_by(wanted, workload) if wanted and workload is not None else (),
             unplaced=placing.unplaced,
+            unplaced_since=placing.unplaced_since,
             unplaced_message=placing.unplaced_message,
             out_of_stock=self._elastic_of(workload, placing.unplaced_sets),
             gated=tuple(placing.gated),
@@ -1627,6 +1637,8 @@ class World:
                     if borne is not None and given.topology is None and came <= value.admitted_at:
                         continue
                     due = 0 if borne is None else max(since, value.admitted_at) + 500 * max(0, borne.seconds or 0)
+                    if borne is None and given.topology is None and taint in self._came_with.get(node, ()):
+                        due = since + 500 * PATIENCE_S  # our own toleration put its pods there
                     if now >= due:
                         out.setdefault(node, taint.text)
                     else:
@@ -1906,6 +1918,7 @@ class _Placing:
     wanted: dict[str, PodView] = field(default_factory=dict)
     """Node -> a pod that is pinned to it, and for which it finds no room there."""
     unplaced: int = 0
+    unplaced_since: int | None = None
     unplaced_message: str = ""
     unplaced_sets: set[str] = field(default_factory=set)
 
@@ -1926,6 +1939,7 @@ def _placing_of(pods: Iterable[PodView], pinned: Set[str], standing: Mapping[str
             continue
         if pod.pod_set not in pinned:
             out.unplaced += 1
+            out.unplaced_since = earliest(out.unplaced_since, pod.unschedulable_since)
             out.unplaced_message = out.unplaced_message or pod.unschedulable_message
             out.unplaced_sets.add(pod.pod_set)
             continue

@@ -219,6 +219,39 @@ ROWS: dict[str, str] = {
     "an elastic flavor needs no nodes": queue("a", ("h100", {"nominalQuota": 8}))
     + flavor("h100", "nodeLabels: {gpu-type: h1000}", "elastic: true")
     + nobodys("n1", 8),
+    "nodes of an elastic flavor with a taint that it does not know": queue("a", ("h100", {"nominalQuota": 8}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}", "elastic: true").replace("spec:", "spec: # <- flavor-taint")
+    + node("n1", 8, taint="gpu"),
+    "nodes that are being made or removed": queue(
+        "a", *((name, {"nominalQuota": 8}) for name in ("h100", "l4", "t4", "h200"))
+    )
+    + flavor("h100", "nodeLabels: {gpu-type: h100}", "elastic: true")
+    + flavor("h200", "nodeLabels: {gpu-type: h200}")
+    + flavor("l4", "nodeLabels: {gpu-type: l4}", "elastic: true")
+    + flavor("t4", "nodeLabels: {gpu-type: t4}", "elastic: true")
+    + node("n1", 8, taint="ToBeDeletedByClusterAutoscaler")
+    + node("n2", 8, taint="karpenter.sh/disrupted", label="h200")
+    + node("n3", 8, taint="node.cilium.io/agent-not-ready", label="l4")
+    + node("n4", 8, taint="startup-taint.cluster-autoscaler.kubernetes.io/x", label="t4"),
+    "an elastic flavor whose pods may go to nodes of another": queue(
+        "a", ("any", {"nominalQuota": 8}), ("h100", {"nominalQuota": 8})
+    )
+    + flavor("h100", "nodeLabels: {gpu-type: h100}")
+    + flavor("any", "nodeLabels: {} # <- flavors-overlap", "elastic: true")
+    + node("n1", 8),
+    "an elastic flavor whose nodes another has as well": queue(
+        "a", ("any", {"nominalQuota": 8}), ("h100", {"nominalQuota": 8})
+    )
+    + flavor("h100", "nodeLabels: {gpu-type: h100} # <- flavors-overlap", "elastic: true")
+    + flavor("any", "nodeLabels: {}")
+    + node("n1", 8),
+    "an elastic flavor whose nodes have a taint that the other does not know": queue(
+        "a", ("any", {"nominalQuota": 16}), ("h100", {"nominalQuota": 8})
+    )
+    + flavor("h100", "nodeLabels: {gpu-type: h100}", "elastic: true", "tolerations: [{key: gpu, operator: Exists}]")
+    + flavor("any", "nodeLabels: {}")
+    + node("n1", 8, taint="gpu")
+    + node("n2", 8, label="none"),
     "quota below what its nodes have": queue("a", ("h100", {"nominalQuota": "9 # <- quota-below-nodes"}))
     + queue("b", ("h100", {"nominalQuota": 4}))
     + flavor("h100", "nodeLabels: {gpu-type: h100}")
@@ -425,9 +458,20 @@ ROWS: dict[str, str] = {
     )
     + flavor("h100", "nodeLabels: {gpu-type: h100}")
     + flavor("h200", "nodeLabels: {gpu-type: h200}")
-    + flavor("elastic", "nodeLabels: {gpu-type: h200}", "elastic: true")
+    + flavor("elastic", "nodeLabels: {gpu-type: h200} # <- flavors-overlap", "elastic: true")
     + flavor("a100", "nodeLabels: {gpu-type: a100}")
     + flavor("all", "nodeLabels: {gpu-type: a100, rack: r1} # <- flavors-overlap"),
+    "an elastic flavor and another, whatever nodes there are": queue(
+        "a", *((name, {"nominalQuota": 8}) for name in ("any", "h100", "spot"))
+    )
+    + flavor("any", "nodeLabels: {gpu: any}")
+    + flavor(
+        "spot",
+        "nodeLabels: {gpu: any, capacity: spot}",
+        "elastic: true",
+        "nodeTaints: [{key: spot, effect: NoSchedule}]",
+    )
+    + flavor("h100", "nodeLabels: {gpu: any, gpu-type: h100} # <- flavors-overlap", "elastic: true"),
     "flavors that have the same nodes and share no resource": head("ClusterQueue", "a")
     + f"  {SOUND}\n"
     + quotas(("all", {"nominalQuota": 8}), resource="cpu")

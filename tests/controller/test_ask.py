@@ -102,6 +102,19 @@ async def test_why_a_job_waits(world: World, name: str) -> None:
     assert not answer.hidden
 
 
+@pytest.mark.parametrize("detail", [Detail.NODES_SHORT, Detail.NEVER_FITS_NODES, Detail.NO_NODES])
+async def test_who_waits_for_nodes_that_an_autoscaler_is_to_bring_is_told_that_none_come(
+    world: World, detail: Detail
+) -> None:
+    """No pod of it is there while it waits, and an autoscaler knows of pods alone."""
+    await lab(world)
+    few = Misfit("main", "h100", 2, 1, detail, nodes=4, sound=4, fits_when_empty=detail is Detail.NODES_SHORT)
+    await with_workload(world, job("train"), waiting(Why(Reason.PLACEMENT_FAILED, detail, misfits=(few,))))
+    answer = await world.ask().why("train", "ml")
+    assert answer.standing.detail == detail.value
+    assert "elastic: true" in answer.platform
+
+
 async def test_quota_of_pods_is_among_what_is_short(world: World) -> None:
     await lab(world)
     tight = cluster_queue("team-c", 32, cohort="")

@@ -979,6 +979,40 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             out_of_stock=("spot",),
         ),
     ),
+    "for whom that one does not wait anew when others give up and are made again": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": NOW - 100_000}),
+            PodTally(**{**LATE, "last_created_at": NOW - 1_000}, **UNPLACED, unplaced_since=NOW - 60_000),
+            queue="q",
+        ),
+        life.EvictWorkload(
+            "PodsReadyTimeout",
+            "Only 1 of 2 pods are ready, and they had 60 s from when no node was found for the first of them; "
+            "kube-scheduler finds no node for 1 of them: 0/3 nodes",
+            backoff=True,
+            cause="WaitForStart",
+            out_of_stock=("spot",),
+        ),
+    ),
+    "nor is it sent back sooner": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": NOW - 100_000}),
+            PodTally(**{**LATE, "last_created_at": NOW - 1_000}, **UNPLACED, unplaced_since=NOW - 59_000),
+            queue="q",
+        ),
+        None,
+    ),
+    "nor for what it was without before it was admitted, or nodes were heard of": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": NOW - 50_000}),
+            PodTally(**{**LATE, "last_created_at": NOW - 1_000}, **UNPLACED, unplaced_since=NOW - 60_000),
+            queue="q",
+        ),
+        None,
+    ),
     "of a job that goes on with others as many are done as it has at a time": (
         Sight(
             job(**RUNNING, succeeded=1),

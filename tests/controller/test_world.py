@@ -1208,6 +1208,39 @@ def test_a_taint_that_was_there_or_that_the_flavor_names_is_borne_for_as_long_as
     assert bool(world.sight(KEY, 5000 + 30_000).tainted) == lost
 
 
+@pytest.mark.parametrize(
+    ("before", "comes", "seen_at", "due"),
+    [
+        (None, {}, 5000, 155_000),  # its network is not ready yet, or who made it has not registered it
+        ({"ready": False}, {}, 5000, 155_000),
+        (None, {"ready": False}, 5000, 155_000),
+        ({}, {}, 5000, 5000),
+        (None, {}, 0, 5000),  # a controller that has just begun: their minutes may be over
+    ],
+)
+def test_pods_whose_nodes_are_not_chosen_are_given_time_on_a_node_that_comes_with_a_taint(
+    before: dict[str, Any] | None, comes: dict[str, Any], seen_at: int, due: int
+) -> None:
+    """They bear it for five minutes, and so were put there while it was made ready; each such node stopped them all."""
+    setting = Setting()
+    world, taint = setting.world, Taint("node.cilium.io/agent-not-ready", "true", "NoExecute")
+    given = Admission("q", (replace(ON_N1, topology=None),))
+    world.workload_seen(seen(replace(HOLDS, admission=given, admitted_at=1000)))
+    well = Node("n1", allocatable=(("gpu.example/gpu", 4),))
+    if before is not None:
+        world.node_seen(replace(well, **before), 4000)
+    world.node_seen(replace(well, taints=(taint,), **comes), seen_at)
+    world.node_seen(replace(well, taints=(taint,)), 6000)
+    world.pod_seen(pod("a", node="n1"))
+    for now in (due - 1,) if due > 5000 else ():
+        assert (world.sight(KEY, now).tainted, world.sight(KEY, now).lost_at) == ((), due)
+    assert world.sight(KEY, due).tainted == (("n1", taint.text),)
+    world.node_seen(well, 6500)
+    assert world.sight(KEY, due).tainted == ()
+    world.node_seen(replace(well, taints=(taint,)), 7000)
+    assert world.sight(KEY, 7000).tainted == (("n1", taint.text),), "it came while they ran there"
+
+
 def test_a_node_is_avoided_from_the_second_loss_on_and_for_a_day() -> None:
     first = blamed((), ("n1",), 1000)
     assert [(entry.node, entry.until > 1000) for entry in first] == [("n1", False)]
@@ -1684,11 +1717,12 @@ def test_only_a_pod_whose_node_was_chosen_is_to_be_scheduled_soon(
     setting = Setting()
     given = Admission("q", (ON_N1,)) if chosen else GIVEN
     setting.world.workload_seen(seen(replace(HOLDS, admission=given)))
-    for name, said in (("a", ""), ("b", "no GPUs")):
-        setting.world.pod_seen(pod(name, ready=False, node="", unschedulable_since=5, unschedulable_message=said))
+    for name, said, at in (("a", "", 9), ("b", "no GPUs", 5)):
+        setting.world.pod_seen(pod(name, ready=False, node="", unschedulable_since=at, unschedulable_message=said))
     tally = setting.world.sight(KEY, 100).pods
     assert tally.unschedulable_since == since
     assert (tally.unplaced, tally.unplaced_message) == told
+    assert tally.unplaced_since == (None if chosen else 5)
 
 
 CLOUD = tuple(Flavor(name, elastic=name != "solid") for name in ("spot", "demand", "cores", "solid"))
