@@ -109,6 +109,8 @@ class Memos:
         # What changed since the last cycle.
         self._ended_claims: set[str] = set()
         self._changed_roots: set[str] = set()
+        self._reordered: set[str] = set()
+        """Queues in which another may be first by what LocalQueues have used."""
         self._everything_changed = False
         self._room_changed = False
         self._room_on: set[str] = set()
@@ -142,6 +144,10 @@ class Memos:
         node = self._ledger.tree.queue(queue)
         if node is not None:
             self._changed_roots.add(node.root.label)
+
+    def order_changes(self, queue: str) -> None:
+        """Another weight or usage of one of its LocalQueues was noted."""
+        self._reordered.add(queue)
 
     def node_changed(self, *, new: bool) -> None:
         """A node came (`new`), went, or is another."""
@@ -362,6 +368,7 @@ class Memos:
             self.wake(name, bucket)
         self._late_on_nodes.clear()
         self._wake_by_claims()
+        self._wake_by_order()
         self._doubt_nodes()
         everything = self._everything_changed
         if everything:
@@ -401,6 +408,15 @@ class Memos:
                 if memo is not None and _in_the_way(memo) == subject:
                     self.wake(name, bucket)
         self._ended_claims.clear()
+
+    def _wake_by_order(self) -> None:
+        """More may be due to who is the first of its queue now."""
+        names, self._reordered = self._reordered & self._facts.lines.keys() & self._facts.queues.keys(), set()
+        for name in sorted(names) if self._facts.rules.promises else ():
+            first = None if self._facts.used(name) is None else self._first(name)
+            memo = None if first is None else self._facts.lines[name].parked.get(first)
+            if first is not None and memo is not None and (memo.lack is None or memo.lack.behind):
+                self.wake(name, first)
 
     def _wake_everybody(self) -> None:
         self._keeping.clear()

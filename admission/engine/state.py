@@ -506,6 +506,7 @@ class State:
         if old is not None:
             self._roster.unroute(key, old.cluster_queue)
         self._roster.route(key, value.cluster_queue)
+        self.memos.order_changes(value.cluster_queue)
         if old is None or (old.cluster_queue, old.stop_policy) != (value.cluster_queue, value.stop_policy):
             self._reclassify(key)
 

@@ -201,6 +201,29 @@ def _home(caps: Ints, short: Ints) -> int | None:
     return int(best[short[best] == short[best].min()][-1]) if len(best) else None
 
 
+def _home_beside(caps: Ints, short: Ints, want: int) -> int | None:
+    """The same where others are filled besides, for `want` pods that none of them holds alone: as few as can be. None:
+    too few."""
+    gain = _gain(caps, short)
+    kinds = {(-held, room) for held, room in zip(gain.tolist(), short.tolist(), strict=True) if held > _NO_ROOM}
+    best, least = None, len(caps)
+    for lost, room in sorted(kinds):
+        at = int(((gain == -lost) & (short == room)).nonzero()[0][-1])
+        others = fewest(_but(caps, at), want - room)
+        if others is None:
+            break  # the others lose more room
+        if len(others) < least:
+            best, least = at, len(others)
+    return best
+
+
+def _but(caps: Ints, at: int) -> Ints:
+    """Without the room of one domain."""
+    out = caps.copy()
+    out[at] = 0
+    return out
+
+
 def _unit(shape: Shape, level: int) -> int:
     """Pods come to domains of this level in multiples of it."""
     return next((size for depth, size in shape.slices if depth >= level), 1)
@@ -255,23 +278,22 @@ class _Packing:
     def among(self, level: int, low: int, high: int, want: int) -> bool:
         """Put `want` pods into domains low..high of a level, as few as possible."""
         caps = self.caps[level][low:high]
-        rest, home = want % _unit(self.shape, level), -1
-        if rest:
+        home, there = -1, 0
+        if want % _unit(self.shape, level):
             short = self.short[level][low:high]
             enough = (short >= want).nonzero()[0]
             if len(enough):
                 best = enough[short[enough] == short[enough].min()] + low
                 self.into(level, int(self.first(level, best)[0]), want)
                 return True
-            if (found := _home(caps, short)) is None:
+            if (found := _home_beside(caps, short, want)) is None:
                 return False
-            caps = caps.copy()
-            caps[found] = short[found] - rest
-            home = found + low
-        multiset = fewest(caps, want - rest)
+            caps = _but(caps, found)
+            home, there = found + low, int(short[found])
+        left = want - there
+        multiset = fewest(caps, left)
         if multiset is None:
             return False
-        left = want - rest
         taken: list[tuple[int, int]] = []
         i = 0
         while i < len(multiset):
@@ -289,12 +311,9 @@ class _Packing:
             i += times
         taken.sort()
         for domain, amount in taken:
-            if domain == home:
-                rest += amount
-            else:
-                self.into(level, domain, amount)
-        if rest:
-            self.into(level, home, rest)
+            self.into(level, domain, amount)
+        if there:
+            self.into(level, home, there)
         return True
 
     def ranked(self, level: int, domains: Ints) -> Ints:

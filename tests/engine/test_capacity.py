@@ -840,6 +840,7 @@ def test_of_pods_that_are_no_whole_slices_it_is_not_said_that_there_are_more_tha
 LAYERS = {"slices": (("rack", 4), (HOST, 2))}
 FOURS = {"slice_required": HOST, "slice_size": 4}
 IN_A_RACK = {"required": "rack", **FOURS}
+PAIRS = {"slice_required": HOST, "slice_size": 2}
 
 
 @pytest.mark.parametrize(
@@ -871,6 +872,16 @@ IN_A_RACK = {"required": "rack", **FOURS}
             {"b": {"r": [1, 2], "s": [4]}}, 7, LAYERS, False, ["s-0 4", "r-1 2", "r-0 1"], id="a slice in a slice"
         ),
         pytest.param({"b": {"r": [2, 1], "s": [3, 1]}}, 7, LAYERS, False, None, id="no room for the whole one"),
+        pytest.param({"b": {"r": [3, 3, 4]}}, 7, PAIRS, False, ["r-2 4", "r-1 3"], id="as few nodes: of equal ones"),
+        pytest.param(
+            {"b": {"r": [9, 10, 10, 12]}}, 21, PAIRS, False, ["r-3 12", "r-0 9"], id="as few nodes: beside a larger one"
+        ),
+        pytest.param(
+            {"b": {"r": [3, 4, 7]}}, 11, PAIRS, False, ["r-1 4", "r-2 7"], id="as few nodes: not the smallest for it"
+        ),
+        pytest.param(
+            {"b": {"r": [1, 4, 8]}}, 11, PAIRS, False, ["r-2 8", "r-1 3"], id="as few nodes: in the room of a whole one"
+        ),
         pytest.param(
             {"b": {"r": [1, 2], "s": [4]}}, 7, LAYERS, True, ["s-0 4", "r-1 2", "r-0 1"], id="where pods are spread"
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -160,6 +161,24 @@ def test_the_first_of_a_strict_queue_is_who_used_least() -> None:
     town.now += rules.passed_over_ms + 10
     town.cycle()
     assert [town.gang(name).claims is not None for name in ("young", "old")] == [True, False]
+
+
+@pytest.mark.parametrize("change", [{"weight": Fraction(9)}, {"consumed": ()}], ids=["weight", "usage"])
+def test_room_is_kept_for_who_is_first_as_another_share_is_due_to_its_local_queue(change: dict[str, Any]) -> None:
+    rules = replace(MUSTER, usage_fairness=UsageFairness(half_life_ms=HOUR))
+    town = Town(*elastic("f"), queue("a", "", [("f", {"gpu": 4})], usage_based_fairness=True), rules=rules)
+    used = {name: LocalQueue("ns", name, "a", consumed=(("gpu", 8.0),), consumed_at=START) for name in "xyz"}
+    town.put(*used.values(), replace(used["y"], consumed=(("gpu", 2.0),)))
+    town.put(gang("holds", "z", 2))
+    town.cycle()
+    town.put(gang("old", "x", 4, created=1), gang("young", "y", 4, created=2))
+    town.cycle()
+    town.put(replace(used["x"], **change))
+    town.now += rules.passed_over_ms + 10
+    town.put(gang("small", "z", 2, created=town.now - START))
+    town.cycle()
+    assert town.admitted() == ["holds"]
+    assert [town.gang(name).claims is not None for name in ("young", "old")] == [False, True]
 
 
 _moves = st.lists(
