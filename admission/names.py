@@ -45,6 +45,10 @@ JOBSET_NO_SCHEDULE_TAINT = "alpha.jobset.sigs.k8s.io/no-schedule"
 OF_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 """With the name of a DeviceClass behind it: the resource by which pods may ask for its devices in any case."""
 
+# A name that Karpenter owns.
+NODEPOOL_LABEL = "karpenter.sh/nodepool"
+"""On nodes that Karpenter makes when pods wait for them, and removes when none need them."""
+
 JOBS_OF_KUEUE = (
     "kubeflow.org/JAXJob",
     "kubeflow.org/MPIJob",

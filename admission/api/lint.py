@@ -27,7 +27,7 @@ from admission import quantity
 from admission.api.kinds import BY_NAME, default_object, validate_object
 from admission.engine import model
 from admission.engine.quota import QuotaNode, Tree
-from admission.names import HOSTNAME_LABEL, KUEUE_GROUP, MUSTER_GROUP, Names
+from admission.names import HOSTNAME_LABEL, KUEUE_GROUP, MUSTER_GROUP, NODEPOOL_LABEL, Names
 
 Json = dict[str, Any]
 Path = tuple[str | int, ...]
@@ -977,6 +977,16 @@ class _Fleet:
                 "correct nodeLabels, label the nodes, or write elastic: true if an autoscaler brings them",
             )
             return
+        if not spec.get("elastic") and any(NODEPOOL_LABEL in _labels(node.obj) for node in nodes):
+            self.say(
+                document,
+                ("spec",),
+                "flavor-autoscaled",
+                Severity.INFO,
+                f"Karpenter makes nodes of flavor {name} when pods wait for them, and removes those that are empty: a "
+                "gang that waits for more of them has no pods, so that none come",
+                "write elastic: true, unless the number of these nodes is fixed",
+            )
         allowed = [*(spec.get("nodeTaints") or ()), *(spec.get("tolerations") or ())]
         for taint in _common_taints(nodes):
             if any(_covers(entry, taint) for entry in allowed):

@@ -27,7 +27,7 @@ from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.jobs.kinds import condition, items, labels_of, name_of, obj, objects, text, texts, view, whole
 from admission.kube.client import AlreadyExists, ApiError, Kind, NotFound
 from admission.kube.lease import LEASES
-from admission.names import ADMITTED, DEFAULT_QUEUE, FINISHED, KUEUE_GROUP, Names
+from admission.names import ADMITTED, DEFAULT_QUEUE, FINISHED, KUEUE_GROUP, NODEPOOL_LABEL, Names
 
 Json = dict[str, Any]
 MUSTER = Names()
@@ -355,10 +355,16 @@ def _with_note(row: Change, given: Json, nodes: list[dict[str, str]], queues: fr
         )
     if kind == "resourceflavor" and given:
         wanted = texts(spec.get("nodeLabels"))
-        if not any(all(labels.get(key) == value for key, value in wanted.items()) for labels in nodes):
+        its = [labels for labels in nodes if all(labels.get(key) == value for key, value in wanted.items())]
+        if not its:
             notes.append(
                 "no node has its labels now, and Muster admits onto nodes that are there: set spec.elastic where they "
                 "are made"
+            )
+        elif spec.get("elastic") is not True and any(NODEPOOL_LABEL in labels for labels in its):
+            notes.append(
+                "Karpenter makes its nodes when pods wait for them, and Muster admits onto nodes that are there: set "
+                "spec.elastic, unless their number is fixed"
             )
     if kind == "localqueue" and (points_to := text(spec.get("clusterQueue"))) and points_to not in queues:
         notes.append(f"there is no ClusterQueue {points_to}: its jobs wait until there is")

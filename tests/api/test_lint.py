@@ -252,6 +252,13 @@ ROWS: dict[str, str] = {
     + flavor("any", "nodeLabels: {}")
     + node("n1", 8, taint="gpu")
     + node("n2", 8, label="none"),
+    "nodes that Karpenter makes, of a flavor that counts on them": queue(
+        "a", ("h100", {"nominalQuota": 8}), ("h200", {"nominalQuota": 8})
+    )
+    + flavor("h100", "nodeLabels: {gpu-type: h100}").replace("spec:", "spec: # <- flavor-autoscaled")
+    + flavor("h200", "nodeLabels: {gpu-type: h200}", "elastic: true")
+    + node("n1", 8, label="h100, karpenter.sh/nodepool: a")
+    + node("n2", 8, label="h200, karpenter.sh/nodepool: b"),
     "quota below what its nodes have": queue("a", ("h100", {"nominalQuota": "9 # <- quota-below-nodes"}))
     + queue("b", ("h100", {"nominalQuota": 4}))
     + flavor("h100", "nodeLabels: {gpu-type: h100}")

@@ -1138,6 +1138,10 @@ async def test_a_webhook_that_nobody_answers_is_told_of_each_job(kueue):
     assert said.message.startswith("a webhook that is asked first does not answer: ")
 
 
+def its_node(labels: dict[str, str]) -> Json:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": labels}}
+
+
 FLAVOR_ = theirs("ResourceFlavor", {"nodeLabels": {"gpu": "h100"}})
 LOCAL = theirs("LocalQueue", {"clusterQueue": "team-a"}, namespace="ml")
 TO_X = theirs("LocalQueue", {"clusterQueue": "x"}, namespace="ml")
@@ -1147,6 +1151,17 @@ FAR = theirs("AdmissionCheck", {"controllerName": f"{KUEUE_GROUP}/multikueue"}, 
 ASKING = {**SPEC, "admissionChecksStrategy": {"admissionChecks": [{"name": "far"}]}}
 QUOTA: dict[str, tuple[list[Json], list[Json], list[tuple[str, str, str]]]] = {
     "a flavor without nodes": ([FLAVOR_], [], [("resourceflavor/x", "created", "no node has its labels now")]),
+    "a flavor with nodes": ([FLAVOR_], [its_node({"gpu": "h100"})], [("resourceflavor/x", "created", "")]),
+    "a flavor with nodes that come when pods wait for them": (
+        [FLAVOR_],
+        [its_node({"gpu": "h100", "karpenter.sh/nodepool": "gpus"})],
+        [("resourceflavor/x", "created", "Karpenter makes its nodes when pods wait for them")],
+    ),
+    "a flavor of such nodes that says so": (
+        [merged(FLAVOR_, {"spec": {"elastic": True}})],
+        [its_node({"gpu": "h100", "karpenter.sh/nodepool": "gpus"})],
+        [("resourceflavor/x", "created", "")],
+    ),
     "a queue that asks what Kueue answers": (
         [theirs("ClusterQueue", ASKING), FAR],
         [],
