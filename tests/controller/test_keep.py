@@ -36,7 +36,7 @@ from admission.engine.model import (
 )
 from admission.engine.state import State as Engine
 from admission.jobs.values import rfc3339
-from admission.kube.client import Fenced, NotFound
+from admission.kube.client import Fenced, NotFound, unanswered
 from tests.controller import lab
 from tests.controller.lab import GPU, NAMES, World, cluster_queue, job, local_queue, own
 
@@ -578,7 +578,8 @@ async def test_a_defect_over_what_is_shown_ends_nobody(
         return bool(failed)
 
     async with running(world) as controller:
-        controller.watchers.failure.append(lambda _, error: failed.append(error))
+        # What gets no answer in time, on a machine with much to do, is no defect.
+        controller.watchers.failure.append(lambda _, error: None if unanswered(error) else failed.append(error))
         await world.put(job("train", "main"))
         await until(fell)
         spec = cluster_queue("team-a", 16)["spec"]
