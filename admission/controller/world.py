@@ -1116,9 +1116,6 @@ class World:
         uid = seen.view.value.job_uid
         return bool(uid) and uid not in self._job_by_uid and not self.is_bare(seen)
 
-    def orphans(self) -> list[WorkloadSeen]:
-        return [seen for seen in self.workloads.values() if self.is_orphan(seen) or self.is_beside(seen)]
-
     def queue_of(self, job: JobView) -> str:
         return job.queue or self.default_queue
 
