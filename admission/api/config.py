@@ -113,7 +113,8 @@ class RequeuingStrategy(Section):
     timestamp: Literal["Eviction", "Creation"] = "Eviction"
     """Place in the queue of a gang that was evicted so: by the time of its eviction, or of its creation."""
     backoff_limit_count: Annotated[int, Field(ge=0)] | None = None
-    """The most requeues; after one more the gang is deactivated. If not set: never."""
+    """The most requeues; after one more the gang is deactivated. If not set: never. A gang that has run whole for an
+    hour, and for `backoffMaxSeconds`, is counted anew; not in Kueue mode."""
     backoff_base_seconds: Annotated[int, Field(ge=0, le=2**31 - 1)] = 60
     """Wait after the first eviction, doubled with each further one. Each gang waits up to an eighth longer, so that not
     all come back at once; not in Kueue mode."""

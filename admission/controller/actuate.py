@@ -128,6 +128,8 @@ AVOID_MS = 24 * 3_600_000
 REFUSED_MS = 3_600_000
 """How long a job avoids a node to which kube-scheduler lets none of its pods come, for a reason that is not known and
 may end. `AVOID_MS`: one with which it was lost twice."""
+RAN_WELL_MS = 3_600_000
+"""No earlier failed try counts for a gang that has run whole for so long, and for longer than the longest backoff."""
 
 
 def _path_of(job: JobKey) -> str:
@@ -251,6 +253,8 @@ class Actuator:
                 if any(check not in entries for check in listed):
                     seen = await self._write_checks(seen, [check for check in listed if check in entries])
             case Evict():
+                if not self._tries(seen):
+                    status.pop("requeueState", None)
                 _count_eviction(status, *evicted_as(decision.reason))
                 _keep_turns(status, _turns(status, ran=self._world.ran_whole(seen)))
                 if decision.reason is EvictReason.IN_COHORT_FAIR_SHARING:
@@ -867,7 +871,7 @@ class Actuator:
         return {name: flavor for name in sorted(wanted) if (flavor := self._world.state.flavor(name)) is not None}
 
     async def _evict(self, seen: WorkloadSeen, step: lifecycle.EvictWorkload) -> None:
-        tries = seen.view.requeue_count
+        tries = self._tries(seen)
         limit = self._settings.backoff_limit if step.backoff and step.counted else None
         if limit is not None and tries >= limit:
             given_up = f"{step.message}; given up after {tries} tries"
@@ -894,7 +898,9 @@ class Actuator:
             count = tries + step.counted
             wait = backoff_ms(count if step.counted else 1, self._settings, seen.uid)
             status["requeueState"] = {**({"count": count} if count else {}), "requeueAt": rfc3339(now + 999 + wait)}
-        elif step.reason == "AdmissionCheck":
+        elif not tries:
+            status.pop("requeueState", None)
+        if step.reason == "AdmissionCheck":
             # The checks say when to ask again, and the try does not count against the gang.
             pause = max(map(_pause_ms, status.get("admissionChecks") or ()), default=0)
             again = {"requeueAt": rfc3339(now + 999 + pause)}
@@ -902,6 +908,13 @@ class Actuator:
         made = await self._apply_status(seen, status)
         self._became(Became(seen.key, EVICTED, made, step.reason, step.cause, message))
         self._tell(seen, (("Warning" if step.backoff else "Normal", f"EvictedDueTo{told}", message),))
+
+    def _tries(self, seen: WorkloadSeen) -> int:
+        """How often a gang failed to get ready, as it counts for its backoff. Who has run whole for long since begins
+        anew: it would else wait longest for the one pod that it lost in weeks."""
+        ran_ms = self._now() - seen.view.value.admitted_at
+        ran_well = self._world.ran_whole(seen) and ran_ms >= max(RAN_WELL_MS, self._settings.backoff_max_ms)
+        return 0 if ran_well and not self._settings.as_kueue else seen.view.requeue_count
 
     def _next_flavors(self, gang: Workload, new: Sequence[str], turns: Sequence[str]) -> str:
         """A sentence on which flavor is tried next for a gang that got no nodes on `new`; "" if there are none."""

@@ -119,7 +119,7 @@ from admission.kube.client import (
     unanswered,
 )
 from admission.kube.events import EventRecorder
-from admission.kube.flow import Told
+from admission.kube.flow import Told, in_turns
 from admission.kube.informer import Informer
 from admission.names import ADMITTED, EVICTED, INVALID_JOB, REFUSED, STEP_FAILED, Names
 
@@ -210,6 +210,8 @@ MADE_AGAIN_S = 1.0
 """Between two Workloads for the same job."""
 OTHERS_SEEN_S = 5.0
 """So long after a reservation by another leader was seen, all that it was decided on is known here, too."""
+LOOKED_AT_ONCE = 500
+"""How many jobs are looked through before all else has a turn: a few ms."""
 SITS_OUT_MS = 600_000
 """So long nobody looks at a gang over which a decision failed."""
 _STEP_FAILED = (
@@ -735,7 +737,7 @@ class Controller:
             self._caught_up.clear()
             if not self._not_looked_at:
                 self._caught_up.set()
-            for key in self._all_keys():  # what became due while nobody led
+            async for key in in_turns(await self._all_keys(), LOOKED_AT_ONCE):  # what became due while nobody led
                 self.jobs.add(key)
             self._pace.changed()
             self.stale.add_all()
@@ -1252,24 +1254,28 @@ class Controller:
     def _explain_later(self, key: Key) -> None:
         self._unexplained.add_last(key, time.monotonic())
 
-    def _all_keys(self) -> list[JobKey]:
+    async def _all_keys(self) -> list[JobKey]:
         """Keys of all jobs, the oldest first (in the order of their Workloads they stand in line), and of Workloads
         without a job of ours."""
-        jobs = sorted(self.world.jobs, key=lambda key: (self.world.jobs[key].created_ms, self.world.jobs[key].arrival))
-        bare = [(ORPHAN, *seen.key) for seen in self.world.workloads.values() if self.world.is_bare(seen)]
-        return [*jobs, *bare]
+        every = in_turns(tuple(self.world.jobs.items()), LOOKED_AT_ONCE)
+        jobs = sorted([(job.created_ms, job.arrival, key) async for key, job in every])
+        workloads = in_turns(tuple(self.world.workloads.values()), LOOKED_AT_ONCE)
+        bare = [(ORPHAN, *seen.key) async for seen in workloads if self.world.is_bare(seen)]
+        return [*(key for _, _, key in jobs), *bare]
 
     async def _sweep(self) -> None:
         """Look at Workloads without a job, and at all keys in case some event was missed; so many keys each second."""
         while True:
-            for seen in self.world.orphans():
-                self._sweep_soon(seen)
-            everybody = self._all_keys()
+            async for at in in_turns(tuple(self.world.workloads), LOOKED_AT_ONCE):
+                seen = self.world.workloads.get(at)
+                if seen is not None and (self.world.is_orphan(seen) or self.world.is_beside(seen)):
+                    self._sweep_soon(seen)
+            everybody = await self._all_keys()
             lasts = max(self.tuning.sweep_s, len(everybody) / self.tuning.swept_per_s)
             parts = max(1, min(len(everybody), int(lasts)))
             for part in range(parts):
                 await asyncio.sleep(lasts / parts)
-                for key in everybody[part::parts]:
+                async for key in in_turns(everybody[part::parts], LOOKED_AT_ONCE):
                     if key[0] == ORPHAN or key in self.world.jobs:
                         self.jobs.add(key)
             self.stale.add_all()

@@ -514,9 +514,8 @@ class Ask:
             )
         if not kinds:
             known = ", ".join(kind.kind.lower() for kind in JOB_KINDS)
-            raise NotThere(
-                f"{said!r} is no kind of job that Muster governs: use one of {known}; a namespace is named by -n {said}"
-            )
+            meant = "" if "." in said else f"; a namespace is named by -n {said}"
+            raise NotThere(f"{said!r} is no kind of job that Muster governs: use one of {known}{meant}")
         for kind in kinds:
             raw = await self.read_one(of_jobs(kind), name, namespace)
             if raw is not None:

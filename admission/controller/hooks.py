@@ -18,6 +18,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
@@ -93,7 +94,7 @@ class Hooks:
     def _hosts(self) -> Sequence[str]:
         if self._service is not None:
             return certificates.service_names(self._service[1], self._service[0])
-        return [self._url.split("://", 1)[-1].split("/", 1)[0].rsplit(":", 1)[0].strip("[]")]
+        return [urlsplit(self._url).hostname or ""]
 
     async def start(self) -> None:
         """Certificate, server, configurations; returns when jobs are held."""

@@ -59,7 +59,7 @@ from admission.engine.model import (
 )
 from admission.engine.state import State
 from admission.engine.trial import required_checks
-from admission.jobs.devices import Devices, Listed, Touched, of_classes
+from admission.jobs.devices import Devices, HeldDevices, Listed, Touched, of_classes
 from admission.jobs.hold import PATIENCE_S
 from admission.jobs.kinds import JOB, JOBSET, KIND_OF, JobKey, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stand_of, stands_of
@@ -81,7 +81,7 @@ NODE_GONE_MS = 30_000
 lost nodes are given up sooner."""
 AWAY_MS = 300_000
 """So long a kubelet knows the devices of a plugin that has gone (one that is upgraded, say): pods that have them keep
-them, and run on."""
+them, and run on. So they do without their DRA driver, whose slices a kubelet deletes after half a minute."""
 EARLIER_MS = 5_000
 """Of times by two clocks, in whole seconds: what is earlier by more, is."""
 LAID_AT_ONCE = 1000
@@ -209,9 +209,8 @@ class World:
         """Nodes as they are, without the devices of drivers."""
         self._held_by: dict[Key, tuple[PodUsage, ...]] = {}
         """What claims hold of devices."""
-        self._gone_of: dict[tuple[str, str], dict[Key, tuple[Set[str], int]]] = {}
-        """(Workload, node) -> claims of its pods there that hold devices which nobody lists any more: what these may
-        count as, and how many they are."""
+        self._gone_of: dict[tuple[str, str], dict[Key, HeldDevices]] = {}
+        """(Workload, node) -> claims of its pods there that hold devices which nobody lists any more."""
         self._gone_at: dict[Key, tuple[str, str]] = {}
         """These claims, and where they stand in it."""
         self._claiming: dict[Key, set[JobKey]] = {}
@@ -623,10 +622,10 @@ class World:
         if (at := self._gone_at.pop(claim, None)) is not None:
             drop(self._gone_of, at, claim)
         if pod is not None and pod.workload_uid:
-            names, lost = self.devices.listed(claim) if usage is not None else (set[str](), 0)
-            if lost:
+            held = self.devices.listed(claim) if usage is not None else HeldDevices()
+            if held.gone:
                 self._gone_at[claim] = at = (pod.workload_uid, pod.node)
-                self._gone_of.setdefault(at, {})[claim] = names, lost
+                self._gone_of.setdefault(at, {})[claim] = held
             self._wake_pod(pod)
 
     def lay(self, *, seen: bool) -> None:
@@ -1127,9 +1126,6 @@ class World:
         uid = seen.view.value.job_uid
         return bool(uid) and uid not in self._job_by_uid and not self.is_bare(seen)
 
-    def orphans(self) -> list[WorkloadSeen]:
-        return [seen for seen in self.workloads.values() if self.is_orphan(seen) or self.is_beside(seen)]
-
     def queue_of(self, job: JobView) -> str:
         return job.queue or self.default_queue
 
@@ -1591,7 +1587,7 @@ class World:
             if not short or node not in (hosts or ()):
                 self._short.pop(at, None)
                 continue
-            away = short.keys() <= set(self._away.get(node, ())) and self._all_run(seen, node)
+            away = short.keys() <= self._away_from(seen, node) and self._all_run(seen, node)
             due = self._short.setdefault(at, now) + (AWAY_MS if away else wait)
             if now >= due:
                 out[node] = ", ".join(f"{there} of {held} {name}" for name, (there, held) in short.items())
@@ -1607,6 +1603,12 @@ class World:
         there = (node for node in told if node in self._devices_held.get(seen.key, ()))
         away = self.lost_nodes.keys()
         return [one for one in there if one in away or one not in self.nodes or self._short_of(seen.key, one)]
+
+    def _away_from(self, seen: WorkloadSeen, node: str) -> set[str]:
+        """Devices that a gang keeps on a node though that has none: the plugin or driver that offers them is away."""
+        gone = self._gone_of.get((seen.uid, node), {}).values()
+        unlisted = {name for held in gone if held.away for name in held.names}
+        return {*self._away.get(node, ()), *unlisted}.difference(*(held.names for held in gone if not held.away))
 
     def _all_run(self, seen: WorkloadSeen, node: str) -> bool:
         """Has a gang pods on a node, of which each is ready?"""
@@ -1720,7 +1722,7 @@ class World:
         if short.keys() - by_claims and self._renamed(value, node, mine):
             short = {}
         for name in by_claims:
-            lost = min(sum(amount for names, amount in gone if name in names), every[name] - has.get(name, 0))
+            lost = min(sum(one.gone for one in gone if name in one.names), every[name] - has.get(name, 0))
             short.pop(name, None)
             if lost > 0:
                 short[name] = max(0, mine[name] - lost), mine[name]
@@ -1731,7 +1733,7 @@ class World:
         pods = self._pods_of_owner.get((value.namespace, value.uid), {}).values()
         here = ((pod.namespace, (pod.name, pod.uid)) for pod in pods if pod.node == node)
         claims = (claim for one in here for claim in self.devices.made_for(*one))
-        return set().union(*(self.devices.listed(claim)[0] for claim in claims))
+        return set[str]().union(*(self.devices.listed(claim).names for claim in claims))
 
     def _renamed(self, value: Workload, node: str, names: Collection[str]) -> bool:
         """Has a gang devices on a node whose class was counted by one of these names and is not any more?"""

@@ -332,6 +332,17 @@ class Touched(NamedTuple):
     """(namespace, ResourceClaimTemplate), or ("", DeviceClass) for what is asked of a class by its own name."""
 
 
+class HeldDevices(NamedTuple):
+    """Devices that a claim holds."""
+
+    names: frozenset[str] = frozenset()
+    """As what they count; of several classes it is not known which is whose."""
+    gone: int = 0
+    """So many of them nobody lists any more."""
+    away: bool = False
+    """Of the pools of those nothing is listed: their driver is not there, or begins."""
+
+
 class Devices:
     """Classes, slices and claims as they are now. `listed`: those that are there."""
 
@@ -548,18 +559,18 @@ class Devices:
                     out |= names
         return out
 
-    def listed(self, claim: Key) -> tuple[set[str], int]:
-        """As what the devices count that a claim holds (of several classes it is not known which is whose), and how
-        many of them nobody lists any more. Of classes that are not counted it holds none."""
+    def listed(self, claim: Key) -> HeldDevices:
+        """What has become of the devices that a claim holds. Of classes that are not counted it holds none."""
         found = self._claims.get(claim)
         if found is None or not found.holds:
-            return set(), 0
+            return HeldDevices()
         classes = [self._classes.get(of_class) for of_class, _ in self._counted(found.asks)[0]]
-        names = {one.counted_as for one in classes if one is not None}
+        names = frozenset(one.counted_as for one in classes if one is not None)
         if not names:
-            return names, 0
+            return HeldDevices()
         there = {(pool, one.name) for pool in {pool for pool, _ in found.holds} for one in self._current(pool)}
-        return names, sum(one not in there for one in found.holds)
+        gone = [pool for pool, name in found.holds if (pool, name) not in there]
+        return HeldDevices(names, len(gone), away=bool(gone) and not any(map(self._newest, gone)))
 
     def held_by(self, claim: Key, pod: PodUsage | None = None) -> tuple[PodUsage, ...]:
         """What a claim takes of nodes: as much as a pod would that asks for so many. `pod`: for which it was made, if
@@ -624,12 +635,14 @@ class Devices:
         return tuple(sorted(out.items()))
 
     def _current(self, pool: Pool) -> Iterator[Device]:
-        """Devices of its newest generation; none before all of that is there."""
+        return (device for one in self._newest(pool) for device in one.devices)
+
+    def _newest(self, pool: Pool) -> list[Slice]:
+        """Slices of its newest generation; none before all of that is there."""
         slices = self._of_pool.get(pool, {}).values()
         newest = max((one.generation for one in slices), default=0)
         current = [one for one in slices if one.generation == newest]
-        if current and len(current) >= max(one.of for one in current):
-            yield from (device for one in current for device in one.devices)
+        return current if current and len(current) >= max(one.of for one in current) else []
 
     @property
     def counting(self) -> dict[str, DeviceClass]:

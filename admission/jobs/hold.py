@@ -222,12 +222,16 @@ def _suspended(job: Json | None) -> bool:
 
 
 def _is_child(job: Json | None) -> bool:
-    """Of a JobSet, by its owner reference (which proves nothing of who made it)."""
+    return _is_part_of(obj(job), JOBSET)
+
+
+def _is_part_of(one: Json, kind: JobKind) -> bool:
+    """Of one of this kind, by its owner reference (which proves nothing of who made it)."""
     return any(
-        ref.get("kind") == "JobSet"
-        and text(ref.get("apiVersion")).startswith(JOBSET_GROUP + "/")
+        ref.get("kind") == kind.kind
+        and text(ref.get("apiVersion")).startswith(f"{kind.group}/")
         and ref.get("controller") is True
-        for ref in objects(_owners(obj(job)))
+        for ref in objects(_owners(one))
     )
 
 
@@ -522,11 +526,7 @@ def is_managed(pod: Json | None, names: Names) -> bool:
 
 
 def _has_job(pod: Json) -> bool:
-    """Does a Job own this pod?"""
-    return any(
-        ref.get("kind") == "Job" and text(ref.get("apiVersion")).startswith("batch/") and ref.get("controller") is True
-        for ref in objects(_owners(pod))
-    )
+    return _is_part_of(pod, JOB)
 
 
 def is_of_job(pod: Json, user: str, identities: Identities) -> bool:

@@ -14,13 +14,15 @@ place here until one of them is answered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from secrets import SystemRandom
 from time import monotonic
+from typing import TypeVar
 
 from admission.kube.lanes import Lanes, Shares
 
 _chance = SystemRandom()
+T = TypeVar("T")
 
 
 class Backoff:
@@ -42,6 +44,15 @@ class Backoff:
 def between(low: float, high: float) -> float:
     """A number drawn evenly from [low, high]: for spreading what would otherwise happen at once."""
     return _chance.uniform(low, high)
+
+
+async def in_turns(items: Iterable[T], at_once: int) -> AsyncIterator[T]:
+    """The items; after each `at_once` of them all else in this process has a turn (Leases, probes), and may change what
+    they are taken from."""
+    for count, item in enumerate(items, 1):
+        yield item
+        if count % at_once == 0:
+            await asyncio.sleep(0)
 
 
 class Told:

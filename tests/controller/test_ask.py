@@ -1081,8 +1081,12 @@ async def test_history_in_order(world: World) -> None:
 async def test_what_is_not_there(world: World, tmp_path: Path) -> None:
     with pytest.raises(NotThere, match="no Job or JobSet 'train'"):
         await world.ask().why("train", "ml")
-    with pytest.raises(NotThere, match="no kind of job"):
+    with pytest.raises(NotThere, match=r"no kind of job .*a namespace is named by -n deployment$"):
         await world.ask().why("deployment/train", "ml")
+    with pytest.raises(
+        NotThere, match=r"'deployment.apps' is no kind of job that Muster governs: use one of job, jobset$"
+    ):
+        await world.ask().why("deployment.apps/train", "ml")
     result = await run(world, tmp_path, "why", "train", "-n", "ml", code=3)
     assert "there is no Job or JobSet" in result.stderr
     result = await run(world, tmp_path, "why", "train", "-o", "xml", code=2)

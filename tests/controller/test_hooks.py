@@ -122,8 +122,8 @@ SECRETS = f"/api/v1/namespaces/{HOME}/secrets"
 
 
 @asynccontextmanager
-async def replica(world: World, port: int) -> AsyncIterator[Hooks]:
-    url = f"https://127.0.0.1:{port}"
+async def replica(world: World, port: int, url: str = "") -> AsyncIterator[Hooks]:
+    url = url or f"https://127.0.0.1:{port}"
     hooks = Hooks(world.client, NAMES, namespace=HOME, host="127.0.0.1", port=port, url=url, look_every_s=3600)
     await hooks.start()
     running = asyncio.ensure_future(hooks.run())
@@ -133,6 +133,25 @@ async def replica(world: World, port: int) -> AsyncIterator[Hooks]:
         await asyncio.sleep(0)  # begun, or it would not end in good order
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://[::1]:{port}/hooks", "::1"),
+        ("https://[::1]", "::1"),
+        ("https://[::1]/hooks", "::1"),
+        ("https://muster.example", "muster.example"),
+        ("https://10.0.0.1:8443", "10.0.0.1"),
+    ],
+)
+async def test_the_certificate_is_for_the_host_of_the_url(world: World, port: int, url: str, host: str) -> None:
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    async with replica(world, port, url.format(port=port)):
+        made = await world.client.get(f"{SECRETS}/{SECRET}")
+    leaf = x509.load_pem_x509_certificate(base64.b64decode(made["data"][CERT]))
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(one.value) for one in names] == [host]
 
 
 async def test_a_replica_that_leaves_answers_over_connections_that_are_kept(world: World, port: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from admission.controller.lifecycle import EvictWorkload
+from admission.controller.lifecycle import EvictWorkload, Settings
 from admission.controller.statuses import Statuses
 from admission.engine.model import Evict, EvictReason
 from admission.jobs.values import rfc3339
@@ -33,7 +33,16 @@ from tests.controller.test_keep import NODE, running, until
 CAPACITY = "example.com/capacity"
 
 
-async def a_gang(world: World, flavors: str, out: str = "", *, asks: str = "", waits: int = 1, **status: Any) -> None:
+async def a_gang(
+    world: World,
+    flavors: str,
+    out: str = "",
+    *,
+    asks: str = "",
+    waits: int = 1,
+    requeue: dict[str, Any] | None = None,
+    **status: Any,
+) -> None:
     """A queue of these elastic flavors; in the first of them a gang of two pods was admitted a quarter of an hour ago.
     So many pods have no node. `asks`: the capacity that it selects."""
     names = flavors.split()
@@ -53,6 +62,7 @@ async def a_gang(world: World, flavors: str, out: str = "", *, asks: str = "", w
         "conditions": [RESERVED, ADMITTED_],
         "admission": {"clusterQueue": "team-a", "podSetAssignments": [given]},
         **({"outOfStock": out.split()} if out else {}),
+        **({"requeueState": requeue} if requeue else {}),
     }
     stands = await world.put(workload(made, {}, queue="main"))
     await write_status(world, stands, held)
@@ -176,6 +186,42 @@ async def test_who_ran_comes_back_in_its_queues_order(
         await until(evicts)
         found = await until(lambda: evicted(world))
         assert found["status"].get("outOfStock") == after
+
+
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize("preempted", [False, True])
+@pytest.mark.parametrize(
+    ("waits", "lasts", "kueue", "counts"),
+    [(0, HOUR, False, 0), (0, HOUR // 2, False, 7), (1, HOUR, False, 7), (0, HOUR, True, 7)],
+)
+async def test_of_who_ran_well_for_longer_than_it_would_wait_no_earlier_try_counts(
+    world: World, waits: int, lasts: int, kueue: bool, counts: int, preempted: bool
+) -> None:
+    """It would wait an hour for the one pod that it lost in weeks."""
+    await a_gang(world, "spot", waits=waits, requeue={"count": 7})
+    key, now = ("Job", "ml", "train"), T0 + 60_000 + lasts
+    async with running(world, at=now) as controller:
+        controller.actuator._settings = Settings(as_kueue=kueue)
+
+        async def evicts() -> bool:
+            tally = controller.world.sight(key, now).pods
+            if len(controller.world.workloads) < 1 or (tally.live, tally.ready) != (2, 2 - waits):
+                return False
+            (gang,) = controller.world.workloads.values()
+            with suppress(Conflict):
+                if preempted:
+                    why = EvictReason.IN_COHORT_RECLAMATION
+                    await controller.actuator.carry_out(Evict(gang.key, gang.uid, why, ("ml", "other"), "u", "team-a"))
+                else:
+                    await controller.actuator.take(key, EvictWorkload("PodsReadyTimeout", "Late", True))
+                return True
+            return False
+
+        await until(evicts)
+        found = await until(lambda: evicted(world))
+    assert found["status"].get("requeueState", {}).get("count", 0) == counts + (not preempted)
 
 
 @pytest.mark.parametrize(

@@ -2681,7 +2681,7 @@ def test_whose_class_is_called_otherwise_has_not_lost_its_devices(
     elif gone == GPU:
         world.devices_changed(None, devices.DeviceClass("other", GPU, selectors=('device.driver == "other"',)))
     elif gone:
-        world.devices_changed(four, None)
+        world.devices_changed(four, dataclasses.replace(four, devices=()))
     elif new is not None:
         assert world.state.ledger.nodes.free("n1")[new.counted_as] == 1
     world.sight(KEY, 2000)
@@ -2709,12 +2709,10 @@ def one_pod_runs(world: World, name: str, admitted_at: int, asked: tuple[tuple[s
         (5, (4,), {}),
         (5, (0,), {}),  # there is another for the pod that Kubernetes deletes
         (5, (0, 4), {"old": "1 of 2 nvidia.com/gpu"}),
-        (4, None, {"old": "0 of 2 nvidia.com/gpu", "new": "0 of 2 nvidia.com/gpu"}),  # their driver is
+        (4, (0, 1, 2, 3), {"old": "0 of 2 nvidia.com/gpu", "new": "0 of 2 nvidia.com/gpu"}),
     ],
 )
-def test_of_listed_devices_it_is_known_whose_is_gone(
-    there: int, gone: tuple[int, ...] | None, lost: dict[str, str]
-) -> None:
+def test_of_listed_devices_it_is_known_whose_is_gone(there: int, gone: tuple[int, ...], lost: dict[str, str]) -> None:
     """One that is broken is taken off the list, or tainted so that Kubernetes deletes the pod that has it."""
     setting = Setting()
     world = setting.world
@@ -2736,9 +2734,7 @@ def test_of_listed_devices_it_is_known_whose_is_gone(
         return {name: left for name, sight in sights.items() for _, left in sight.short}
 
     assert short() == {}
-    left = None
-    if gone is not None:
-        left = dataclasses.replace(whole, devices=tuple(one for i, one in enumerate(every) if i not in gone))
+    left = dataclasses.replace(whole, devices=tuple(one for i, one in enumerate(every) if i not in gone))
     world.devices_changed(whole, left)
     assert short() == lost
     world.devices_changed(left, whole)
@@ -2746,6 +2742,46 @@ def test_of_listed_devices_it_is_known_whose_is_gone(
     if there == 4:
         world.devices_changed(whole, dataclasses.replace(whole, devices=every[:3]))
         assert short() == {"new": "1 of 2 nvidia.com/gpu"}, "what was gone before is there"
+
+
+@pytest.mark.parametrize(
+    ("left", "said", "patience"),
+    [
+        ((), {}, AWAY_MS),
+        ((0,), {}, AWAY_MS),  # it begins again: of two slices the first is there
+        ((), {"ready": False}, NODE_GONE_MS),
+        ((0, 1), {}, NODE_GONE_MS),  # it is there, and lists none
+    ],
+)
+def test_devices_whose_driver_starts_anew_are_left_to_pods_that_run_on(
+    left: tuple[int, ...], said: dict[str, Any], patience: int
+) -> None:
+    """A kubelet deletes the slices of a driver that is away for half a minute, and all of them as it starts."""
+    setting = Setting()
+    world, asked = setting.world, ((GPU, 4),)
+    world.node_seen(Node("n1", allocatable=(("pods", 110),)))
+    gpus = tuple(devices.Device(f"gpu-{i}", "n1") for i in range(4))
+    halves = [devices.Slice(f"s{i}", ("d", "n1"), of=2, devices=gpus[2 * i : 2 * i + 2]) for i in range(2)]
+    world.devices_changed(None, devices.DeviceClass("gpu", GPU))
+    one_pod_runs(world, "a", 0, asked)
+    usage = PodUsage(("ns", "a"), "a", "n1", asked, workload_uid="a")
+    world.pod_seen(pod("a", workload_uid="a", owner_uid="a", held_by="a", usage=usage, **said))
+    holds = tuple((halves[0].pool, one.name) for one in gpus)
+    world.devices_changed(None, devices.Claim("ns", "a", holds, ("a", "a"), True, devices.Asks((("gpu", 4),))))
+    for half in halves:
+        world.devices_changed(None, half)
+    at = ("Job", "ns", "a")
+    assert world.sight(at, 1000).lost_at is None
+    for half in halves:
+        world.devices_changed(half, None)
+    for i in left:
+        world.devices_changed(None, dataclasses.replace(halves[i], generation=1, devices=()))
+    sight = world.sight(at, 2000)
+    assert (sight.lost_nodes, sight.lost_at) == ((), 2000 + patience)
+    assert world.sight(at, 2000 + patience).short == (("n1", f"0 of 4 {GPU}"),)
+    for half in halves:
+        world.devices_changed(None, dataclasses.replace(half, generation=2))
+    assert (world.sight(at, 900_000).lost_nodes, world.sight(at, 900_000).lost_at) == ((), None)
 
 
 @pytest.mark.parametrize(

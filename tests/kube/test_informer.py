@@ -4,6 +4,7 @@ import asyncio
 import copy
 import json
 import random  # noqa: TID251  # seeded
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -106,6 +107,31 @@ async def test_lists_in_pages_then_follows(server: Server, client: Client, settl
         assert informer.relists == 1
     first = server.requests[0].query
     assert "resourceVersion" not in first  # as new as the store of record
+
+
+async def test_all_else_has_a_turn_while_a_page_is_laid_over_the_copy(server: Server, client: Client, monkeypatch):
+    """A page of 500 jobs took a tenth of a second, in which no Lease was renewed and no probe answered."""
+    monkeypatch.setattr("admission.kube.informer._LAID_AT_ONCE", 10, raising=False)
+    for i in range(45):
+        server.put(f"x{i:02}")
+    turns, laid = 0, Counter()
+
+    class Counted(Seen):
+        def on_change(self, old: Thing | None, new: Thing | None) -> None:
+            super().on_change(old, new)
+            laid[turns] += 1
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    async with informing(client, seen=Counted()) as (_, seen, _):
+        assert len(seen.copy) == 45
+    counting.cancel()
+    assert list(laid.values()) == [10, 10, 10, 10, 5]
 
 
 async def test_bookmarks_carry_the_version_and_a_dropped_watch_resumes_from_there(server, client, settle):
