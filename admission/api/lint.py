@@ -1006,8 +1006,7 @@ class _Fleet:
             )
 
     def _same_labels(self) -> None:
-        """Where the nodes are not known: pairs of flavors by whose labels each node of one is a node of the other,
-        too."""
+        """Where nobody says which nodes there are: flavors of which one cannot but have nodes of the other."""
         counted: dict[str, set[str]] = defaultdict(set)
         for given in self.given:
             counted[given.fr[0]].add(given.fr[1])

@@ -126,8 +126,7 @@ WRITTEN = (
 
 AVOID_MS = 24 * 3_600_000
 REFUSED_MS = 3_600_000
-"""How long a job avoids a node to which kube-scheduler lets none of its pods come, for a reason that is not known and
-may end. `AVOID_MS`: one with which it was lost twice."""
+"""So long a job avoids a node to which kube-scheduler lets none of its pods come for what is not known: it may end."""
 
 
 def _path_of(job: JobKey) -> str:
@@ -895,7 +894,7 @@ class Actuator:
             wait = backoff_ms(count if step.counted else 1, self._settings, seen.uid)
             status["requeueState"] = {**({"count": count} if count else {}), "requeueAt": rfc3339(now + 999 + wait)}
         elif step.reason == "AdmissionCheck":
-            # The checks say when to ask again, and the try does not count against the gang.
+            # The checks say when to ask again; tries that they refuse are not counted against the gang.
             pause = max(map(_pause_ms, status.get("admissionChecks") or ()), default=0)
             again = {"requeueAt": rfc3339(now + 999 + pause)}
             status["requeueState"] = {**(status.get("requeueState") or {}), **again}

@@ -209,7 +209,7 @@ next."""
 MADE_AGAIN_S = 1.0
 """Between two Workloads for the same job."""
 OTHERS_SEEN_S = 5.0
-"""So long after a reservation by another leader was seen, all that it was decided on is known here, too."""
+"""After a reservation by another leader was seen, all on which it was decided is known, too."""
 SITS_OUT_MS = 600_000
 """So long nobody looks at a gang over which a decision failed."""
 _STEP_FAILED = (
@@ -735,7 +735,7 @@ class Controller:
             self._caught_up.clear()
             if not self._not_looked_at:
                 self._caught_up.set()
-            for key in self._all_keys():  # what became due while nobody led
+            for key in self._everybody():  # what became due while nobody led
                 self.jobs.add(key)
             self._pace.changed()
             self.stale.add_all()
@@ -1252,9 +1252,9 @@ class Controller:
     def _explain_later(self, key: Key) -> None:
         self._unexplained.add_last(key, time.monotonic())
 
-    def _all_keys(self) -> list[JobKey]:
-        """Keys of all jobs, the oldest first (in the order of their Workloads they stand in line), and of Workloads
-        without a job of ours."""
+    def _everybody(self) -> list[JobKey]:
+        """Jobs, the oldest first, for who has a Workload first is in line first; and Workloads that stand for none of
+        ours."""
         jobs = sorted(self.world.jobs, key=lambda key: (self.world.jobs[key].created_ms, self.world.jobs[key].arrival))
         bare = [(ORPHAN, *seen.key) for seen in self.world.workloads.values() if self.world.is_bare(seen)]
         return [*jobs, *bare]
@@ -1264,7 +1264,7 @@ class Controller:
         while True:
             for seen in self.world.orphans():
                 self._sweep_soon(seen)
-            everybody = self._all_keys()
+            everybody = self._everybody()
             lasts = max(self.tuning.sweep_s, len(everybody) / self.tuning.swept_per_s)
             parts = max(1, min(len(everybody), int(lasts)))
             for part in range(parts):

@@ -251,7 +251,7 @@ class World:
         """Node that is ready -> NoExecute taints that somebody put on it -> when they were seen to come, in ms since
         the epoch; 0: they may have been there for long."""
         self._expelling_alike: dict[frozenset[Taint], set[str]] = {}
-        """These sets of taints -> the nodes that have them: those of a pool mostly have the same."""
+        """The same nodes by these taints: those of a pool mostly have the same."""
         self._shut: dict[str, tuple[Taint, ...]] = {}
         """Node -> taints of somebody's that keep new pods off it, a cordon among them."""
         self.nodes: set[str] = set()
@@ -301,7 +301,7 @@ class World:
         self._whole: dict[JobKey, tuple[str, int]] = {}
         """Job -> (uid of the Workload, time) of the admission in which all of its pods were seen ready."""
         self._behind: dict[JobKey, int] = {}
-        """Job of which that is so -> since when not all of them are ready any more."""
+        """Job -> since when they are no more."""
         self._beyond: dict[JobKey, int] = {}
         """Job with more pods of a pod set on nodes than are charged -> since when that is seen."""
         self._idle: dict[JobKey, int] = {}

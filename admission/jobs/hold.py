@@ -222,7 +222,7 @@ def _suspended(job: Json | None) -> bool:
 
 
 def _is_child(job: Json | None) -> bool:
-    """Is a Job part of a JobSet, by its owner reference? (That proves nothing about who created it.)"""
+    """Of a JobSet, by its owner reference (which proves nothing of who made it)."""
     return any(
         ref.get("kind") == "JobSet"
         and text(ref.get("apiVersion")).startswith(JOBSET_GROUP + "/")
