@@ -445,7 +445,7 @@ class _Fleet:
         self._cycles()
         self._unreachable()
         self._limits()
-        self._never()
+        self._without_use()
         self._cohorts()
         self._weights()
         self._flavors()
@@ -707,85 +707,90 @@ class _Fleet:
                     f"drop lendingLimit, or write less than {given.amount(node.subtree.get(fr, 0))}",
                 )
 
-    def _never(self) -> None:
-        """What a queue names and can never give."""
+    def _without_use(self) -> None:
+        """What a queue names and can never give, and what it says of preemption in vain."""
         for key, spec in self.specs["ClusterQueue"].items():
             node = self.tree.queue(key[1])
             assert node is not None
-            if node.in_cycle:
-                continue
-            by_resource: dict[str, list[_Given]] = defaultdict(list)
-            for given in self.given:
-                if given.node is node:
-                    by_resource[given.fr[1]].append(given)
-            for resource, quotas in by_resource.items():
-                dead = [given for given in quotas if node.potential(given.fr) == 0]
-                if len(dead) == len(quotas):
-                    cause = (
-                        "it has no quota of its own, no cohort"
-                        if node.parent is None
-                        else f"it has no quota of its own, and cohort {node.parent.name} can lend it none"
-                    )
+            if not node.in_cycle:
+                self._never_given(node)
+                self._preemption_in_vain(node, spec.get("preemption") or {}, self.named["ClusterQueue"][key])
+
+    def _never_given(self, node: QuotaNode) -> None:
+        """Resources of a queue, and flavors of a resource, of which it can never have anything."""
+        by_resource: dict[str, list[_Given]] = defaultdict(list)
+        for given in self.given:
+            if given.node is node:
+                by_resource[given.fr[1]].append(given)
+        for resource, quotas in by_resource.items():
+            dead = [given for given in quotas if node.potential(given.fr) == 0]
+            if len(dead) < len(quotas):
+                for given in dead:
                     self.say(
-                        dead[0].document,
-                        (*dead[0].path, "nominalQuota"),
+                        given.document,
+                        (*given.path, "nominalQuota"),
                         "never-fits",
-                        Severity.ERROR,
-                        f"{node.name} can never admit a gang that asks for {resource}: {cause}",
-                        f"give {resource} a nominalQuota"
-                        + (", or a cohort that has some to lend" if node.parent is None else ", here or in the cohort"),
+                        Severity.INFO,
+                        f"flavor {given.fr[0]} never has any {resource} for {node.name}: the flavor is always "
+                        "passed over",
+                        f"drop flavor {given.fr[0]} here, or give it quota",
                     )
-                else:
-                    for given in dead:
-                        self.say(
-                            given.document,
-                            (*given.path, "nominalQuota"),
-                            "never-fits",
-                            Severity.INFO,
-                            f"flavor {given.fr[0]} never has any {resource} for {node.name}: the flavor is always "
-                            "passed over",
-                            f"drop flavor {given.fr[0]} here, or give it quota",
-                        )
-            document = self.named["ClusterQueue"][key]
-            preemption = spec.get("preemption") or {}
-            policy = (preemption.get("borrowWithinCohort") or {}).get("policy")
-            if policy not in (None, "Never") and not any(self._can_borrow(node, fr) for fr in node.quotas):
-                self.say(
-                    document,
-                    ("spec", "preemption", "borrowWithinCohort"),
-                    "preemption-without-effect",
-                    Severity.WARNING,
-                    f"borrowWithinCohort has no effect: {node.name} can never borrow",
-                    "drop borrowWithinCohort, or let the queue borrow (cohortName, borrowingLimit)",
-                )
-            elif policy not in (None, "Never") and self.by_shares:
-                self.say(
-                    document,
-                    ("spec", "preemption", "borrowWithinCohort"),
-                    "preemption-without-effect",
-                    Severity.WARNING,
-                    "borrowWithinCohort has no effect: who borrows evicts by shares, whatever the priorities",
-                    "drop borrowWithinCohort; it counts with `preset: kueue` and without `fairSharing` in the "
-                    "configuration alone",
-                )
-            if preemption.get("reclaimWithinCohort") not in (None, "Never") and node.parent is None:
-                self.say(
-                    document,
-                    ("spec", "preemption", "reclaimWithinCohort"),
-                    "preemption-without-effect",
-                    Severity.INFO,
-                    f"reclaimWithinCohort has no effect: {node.name} is in no cohort",
-                    "drop reclaimWithinCohort, or write cohortName",
-                )
-            if preemption.get("reclaimWithinCohort") == "Never" and self._lends(node):
-                self.say(
-                    document,
-                    ("spec", "preemption", "reclaimWithinCohort"),
-                    "lends-without-reclaim",
-                    Severity.WARNING,
-                    f"{node.name} lends quota and never takes it back: its gangs wait until the borrowers end",
-                    "write reclaimWithinCohort: Any or LowerPriority, or lendingLimit: 0",
-                )
+                continue
+            cause = (
+                "it has no quota of its own, no cohort"
+                if node.parent is None
+                else f"it has no quota of its own, and cohort {node.parent.name} can lend it none"
+            )
+            self.say(
+                dead[0].document,
+                (*dead[0].path, "nominalQuota"),
+                "never-fits",
+                Severity.ERROR,
+                f"{node.name} can never admit a gang that asks for {resource}: {cause}",
+                f"give {resource} a nominalQuota"
+                + (", or a cohort that has some to lend" if node.parent is None else ", here or in the cohort"),
+            )
+
+    def _preemption_in_vain(self, node: QuotaNode, preemption: Json, document: Document) -> None:
+        """Policies of a queue's `spec.preemption` that change nothing, or harm its own gangs."""
+        policy = (preemption.get("borrowWithinCohort") or {}).get("policy")
+        if policy not in (None, "Never") and not any(self._can_borrow(node, fr) for fr in node.quotas):
+            self.say(
+                document,
+                ("spec", "preemption", "borrowWithinCohort"),
+                "preemption-without-effect",
+                Severity.WARNING,
+                f"borrowWithinCohort has no effect: {node.name} can never borrow",
+                "drop borrowWithinCohort, or let the queue borrow (cohortName, borrowingLimit)",
+            )
+        elif policy not in (None, "Never") and self.by_shares:
+            self.say(
+                document,
+                ("spec", "preemption", "borrowWithinCohort"),
+                "preemption-without-effect",
+                Severity.WARNING,
+                "borrowWithinCohort has no effect: who borrows evicts by shares, whatever the priorities",
+                "drop borrowWithinCohort; it counts with `preset: kueue` and without `fairSharing` in the "
+                "configuration alone",
+            )
+        if preemption.get("reclaimWithinCohort") not in (None, "Never") and node.parent is None:
+            self.say(
+                document,
+                ("spec", "preemption", "reclaimWithinCohort"),
+                "preemption-without-effect",
+                Severity.INFO,
+                f"reclaimWithinCohort has no effect: {node.name} is in no cohort",
+                "drop reclaimWithinCohort, or write cohortName",
+            )
+        if preemption.get("reclaimWithinCohort") == "Never" and self._lends(node):
+            self.say(
+                document,
+                ("spec", "preemption", "reclaimWithinCohort"),
+                "lends-without-reclaim",
+                Severity.WARNING,
+                f"{node.name} lends quota and never takes it back: its gangs wait until the borrowers end",
+                "write reclaimWithinCohort: Any or LowerPriority, or lendingLimit: 0",
+            )
 
     def _can_borrow(self, node: QuotaNode, fr: model.FlavorResource) -> bool:
         quota = node.quotas.get(fr)
@@ -897,23 +902,9 @@ class _Fleet:
         return [given for given in self.given if given.fr[0] == flavor]
 
     def _flavors(self) -> None:
-        known = {key[1] for key in self.named["ResourceFlavor"]}
+        """Flavors that are named and missing, or there and of no use; and topologies without nodes."""
         if self.has("ResourceFlavor"):
-            told: set[tuple[str, str]] = set()
-            for given in self.given:
-                flavor = given.fr[0]
-                if flavor in known or (given.node.name, flavor) in told:
-                    continue
-                told.add((given.node.name, flavor))
-                near = difflib.get_close_matches(flavor, known, n=1)
-                self.say(
-                    given.document,
-                    (*given.path[:-2], "name"),
-                    "flavor-missing",
-                    Severity.ERROR,
-                    f"there is no ResourceFlavor {flavor}: nothing can be admitted with it",
-                    (f"did you mean {near[0]}? Else create" if near else "create") + f" ResourceFlavor {flavor}",
-                )
+            self._missing_flavors()
         topologies = {key[1] for key in self.named["Topology"]}
         for key, spec in self.specs["ResourceFlavor"].items():
             document = self.named["ResourceFlavor"][key]
@@ -939,18 +930,41 @@ class _Fleet:
             if self.nodes or self.live:
                 self._flavor_nodes(key[1], spec, document)
         if self.nodes:
-            for key, spec in self.specs["Topology"].items():
-                for i, level in enumerate(spec["levels"]):
-                    label = level["nodeLabel"]
-                    if label != HOSTNAME_LABEL and not any(label in _labels(node.obj) for node in self.nodes):
-                        self.say(
-                            self.named["Topology"][key],
-                            ("spec", "levels", i, "nodeLabel"),
-                            "topology-level-without-nodes",
-                            Severity.ERROR,
-                            f"no node has the label {label}: the topology has no domain there",
-                            "label the nodes, or correct nodeLabel",
-                        )
+            self._empty_levels()
+
+    def _missing_flavors(self) -> None:
+        known = {key[1] for key in self.named["ResourceFlavor"]}
+        told: set[tuple[str, str]] = set()
+        for given in self.given:
+            flavor = given.fr[0]
+            if flavor in known or (given.node.name, flavor) in told:
+                continue
+            told.add((given.node.name, flavor))
+            near = difflib.get_close_matches(flavor, known, n=1)
+            self.say(
+                given.document,
+                (*given.path[:-2], "name"),
+                "flavor-missing",
+                Severity.ERROR,
+                f"there is no ResourceFlavor {flavor}: nothing can be admitted with it",
+                (f"did you mean {near[0]}? Else create" if near else "create") + f" ResourceFlavor {flavor}",
+            )
+
+    def _empty_levels(self) -> None:
+        """Levels of topologies whose label no node has."""
+        for key, spec in self.specs["Topology"].items():
+            for i, level in enumerate(spec["levels"]):
+                label = level["nodeLabel"]
+                if label == HOSTNAME_LABEL or any(label in _labels(node.obj) for node in self.nodes):
+                    continue
+                self.say(
+                    self.named["Topology"][key],
+                    ("spec", "levels", i, "nodeLabel"),
+                    "topology-level-without-nodes",
+                    Severity.ERROR,
+                    f"no node has the label {label}: the topology has no domain there",
+                    "label the nodes, or correct nodeLabel",
+                )
 
     def _nodes_of(self, spec: Json) -> list[Document]:
         wanted = (spec.get("nodeLabels") or {}).items()
@@ -1070,6 +1084,8 @@ class _Fleet:
         return f"every node of flavor {narrow} is of flavor {wide}, too, by its labels"
 
     def _node_quota(self) -> None:
+        """Quota against what the nodes of its flavor have: more of it, or less; and nodes that are counted twice, or by
+        no flavor."""
         if not self.nodes:
             return
         flavors = {key[1]: spec for key, spec in self.specs["ResourceFlavor"].items()}
@@ -1092,7 +1108,7 @@ class _Fleet:
             shared = any(
                 stands[flavor] & stands.get(other, set()) for other, r in pairs if r == resource and other != flavor
             )
-            if total < there and _is_device(resource) and not shared:  # of CPU and memory much is left on purpose
+            if total < there and _is_device(resource) and not shared:  # CPU and memory are left idle on purpose
                 given_, had, idle = quantity.words(resource, total, there, there - total, digits=3)
                 self.say(
                     largest.document,
@@ -1103,29 +1119,38 @@ class _Fleet:
                     "them stand idle, whoever asks",
                     "give that to a queue, or to a Cohort, from which all below it may borrow",
                 )
-            if total <= there:
-                continue
-            alone = [given for given in quotas if given.quota.nominal > there]
-            count = len(stands[flavor])
-            nodes = f"its {count} nodes have" if count > 1 else "its one node has"
-            for given in alone or [largest]:
-                who = (
-                    f"{given.node.name} has"
-                    if alone
-                    else f"{_some([g.node.name for g in quotas if g.quota.nominal])} have together"
-                )
-                amount = given.quota.nominal if alone else total
-                wanted, had = quantity.words(resource, amount, there, digits=3)
-                self.say(
-                    given.document,
-                    (*given.path, "nominalQuota"),
-                    "quota-above-nodes",
-                    Severity.WARNING,
-                    f"{who} {wanted} {resource} of flavor {flavor}, and {nodes} {had}",
-                    f"lower nominalQuota by {given.amount(amount - there)}, or add nodes (elastic: true if an "
-                    "autoscaler does)",
-                )
+            if total > there:
+                self._quota_above_nodes(fr, quotas, there, len(stands[flavor]))
         self._of_no_flavor(flavors)
+        self._on_same_nodes(pairs, stands)
+
+    def _quota_above_nodes(self, fr: model.FlavorResource, quotas: Sequence[_Given], there: int, count: int) -> None:
+        """More quota than the `count` nodes of a flavor have (`there`): told of each queue that has more by itself, or
+        else of all together."""
+        flavor, resource = fr
+        alone = [given for given in quotas if given.quota.nominal > there]
+        largest = max(quotas, key=lambda given: (given.quota.nominal, given.node.name))
+        nodes = f"its {count} nodes have" if count > 1 else "its one node has"
+        for given in alone or [largest]:
+            who = (
+                f"{given.node.name} has"
+                if alone
+                else f"{_some([g.node.name for g in quotas if g.quota.nominal])} have together"
+            )
+            amount = given.quota.nominal if alone else sum(given.quota.nominal for given in quotas)
+            wanted, had = quantity.words(resource, amount, there, digits=3)
+            self.say(
+                given.document,
+                (*given.path, "nominalQuota"),
+                "quota-above-nodes",
+                Severity.WARNING,
+                f"{who} {wanted} {resource} of flavor {flavor}, and {nodes} {had}",
+                f"lower nominalQuota by {given.amount(amount - there)}, or add nodes (elastic: true if an "
+                "autoscaler does)",
+            )
+
+    def _on_same_nodes(self, pairs: Collection[model.FlavorResource], stands: Mapping[str, set[str]]) -> None:
+        """Pairs of flavors that have nodes in common, and quota of the same resource. stands: flavor -> its nodes."""
         used = sorted(flavor for flavor in stands if any(fr[0] == flavor for fr in pairs))
         for i, one in enumerate(used):
             for other in used[i + 1 :]:

@@ -43,7 +43,7 @@ from admission.kube.clock import NOT_SET, SetAhead
 DEACTIVATED = Reason.DEACTIVATED.value
 """Reason of an eviction: the Workload is deactivated. In a condition the cause may follow: DeactivatedDueTo..."""
 IN_PLACE = 8
-"""At most so many nodes are replaced at once under a running gang; one that lost more is started anew as a whole."""
+"""Most nodes that are replaced under a running gang at once; beyond that it starts anew as a whole."""
 STANDSTILL_MS = 3_600_000
 """So much longer a gang that has not run yet may take to become ready while no pods are made for anybody, and nothing
 says why."""

@@ -90,56 +90,21 @@ def by_itself(job: JobView) -> State:
 
 
 def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, now: int) -> Standing:
-    """How a job stands, from its Workload, and from the job where it may be seen."""
+    """How a job stands, from its Workload, and from the job where it may be seen. now: ms since the epoch."""
     kind, name = owner_of(raw)
-    reserved, admitted = condition_of(raw, QUOTA_RESERVED), condition_of(raw, ADMITTED)
-    evicted, finished = condition_of(raw, EVICTED), condition_of(raw, FINISHED)
+    evicted = condition_of(raw, EVICTED)
     created = job.created_ms if job is not None else value.created
     pods = sum(pod_set.count for pod_set in value.pod_sets)
     given = pods if value.admission is None else value.admission.pods
-    reason = message = detail = ""
-    deleted = "deletionTimestamp" in obj(raw.get("metadata"))
-    if value.finished:
-        state, shown = State.FINISHED, finished
-    elif value.admission is None and job is not None and job.finished:
-        # It ran without Muster to its end, or the controller has not seen that yet.
-        state, shown = State.FINISHED, {"reason": job.finished, "message": job.message}
-    elif (
-        leaves := leaving(value, job, deleted=deleted, orphaned=not kind, evicted=text(evicted.get("message")))
-    ) is not None:
-        state, shown = State.LEAVING, dict(zip(("reason", "message"), leaves, strict=True))
-    elif value.admitted:
-        state, shown = (State.RUNNING if runs(value, job) else State.STARTING), admitted
-    elif value.admission is not None:
-        state, shown = State.RESERVED, reserved
-    elif job is not None and not job.suspended:
-        state, shown = State.RELEASED, {"message": NOTHING_RESERVED}
-    elif job is not None and job.paused:
-        state, shown = State.PAUSED, evicted
-    else:
-        state, shown = State.WAITING, reserved
-    reason, message = text(shown.get("reason")), text(shown.get("message"))
+    state, shown = _state_of(raw, value, job)
+    reason, message, detail = text(shown.get("reason")), text(shown.get("message")), ""
     since = millis(shown.get("lastTransitionTime")) or (value.evicted_at if state is State.LEAVING else created)
     if state is State.PAUSED:
         reason, detail = Reason.DEACTIVATED.value, Detail.PAUSED.value
         message = sentence(model.Why(Reason.DEACTIVATED, Detail.PAUSED, subject=names.pause_label))
     if state is State.WAITING:
         since = max(millis(evicted.get("lastTransitionTime")), created) if value.evicted else created
-        off = value.off
-        if off is not None and off.detail is not Detail.NONE:
-            reason, detail, message = off.reason.value, off.detail.value, sentence(off)
-        elif off is not None:
-            reason, message = Reason.DEACTIVATED.value, "Its Workload is switched off (spec.active is false)"
-            if text(evicted.get("reason")).startswith(Reason.DEACTIVATED.value):
-                message += f": {text(evicted.get('message'))}"
-        elif value.requeue_at > now:
-            reason, detail = Reason.SUSPENDED.value, Detail.BACKOFF.value
-            message = f"Waits until {values.rfc3339(value.requeue_at)} before it is tried again{_left_for(evicted)}"
-        elif reason_of(reason) is None:
-            # Nothing was said yet, or only that it has no reservation any more.
-            reason, detail = Reason.PENDING_EVALUATION.value, Detail.NEXT_CYCLE.value
-            message = message or "Is looked at in the next cycle"
-        detail = detail or detail_of(reason_of(reason), message).value
+        reason, detail, message = _why_it_waits(value, evicted, reason, message, now)
     return Standing(
         namespace=value.namespace,
         name=name or value.name,
@@ -160,6 +125,48 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
         requests=_requests(raw, value),
         where=_where(value),
     )
+
+
+def _state_of(raw: Json, value: Workload, job: JobView | None) -> tuple[State, Json]:
+    """(the state of a job by its Workload, the condition by which it is in it: reason, message, and since when)."""
+    evicted = text(condition_of(raw, EVICTED).get("message"))
+    deleted = "deletionTimestamp" in obj(raw.get("metadata"))
+    if value.finished:
+        return State.FINISHED, condition_of(raw, FINISHED)
+    if value.admission is None and job is not None and job.finished:
+        # It ran without Muster to its end, or the controller has not seen that yet.
+        return State.FINISHED, {"reason": job.finished, "message": job.message}
+    leaves = leaving(value, job, deleted=deleted, orphaned=not owner_of(raw)[0], evicted=evicted)
+    if leaves is not None:
+        return State.LEAVING, dict(zip(("reason", "message"), leaves, strict=True))
+    if value.admitted:
+        return (State.RUNNING if runs(value, job) else State.STARTING), condition_of(raw, ADMITTED)
+    if value.admission is not None:
+        return State.RESERVED, condition_of(raw, QUOTA_RESERVED)
+    if job is not None and not job.suspended:
+        return State.RELEASED, {"message": NOTHING_RESERVED}
+    if job is not None and job.paused:
+        return State.PAUSED, condition_of(raw, EVICTED)
+    return State.WAITING, condition_of(raw, QUOTA_RESERVED)
+
+
+def _why_it_waits(value: Workload, evicted: Json, reason: str, message: str, now: int) -> tuple[str, str, str]:
+    """(reason, detail, message) of a job that waits. reason, message: as its condition QuotaReserved says it."""
+    off, detail = value.off, ""
+    if off is not None and off.detail is not Detail.NONE:
+        return off.reason.value, off.detail.value, sentence(off)
+    if off is not None:
+        reason, message = Reason.DEACTIVATED.value, "Its Workload is switched off (spec.active is false)"
+        if text(evicted.get("reason")).startswith(Reason.DEACTIVATED.value):
+            message += f": {text(evicted.get('message'))}"
+    elif value.requeue_at > now:
+        reason, detail = Reason.SUSPENDED.value, Detail.BACKOFF.value
+        message = f"Waits until {values.rfc3339(value.requeue_at)} before it is tried again{_left_for(evicted)}"
+    elif reason_of(reason) is None:
+        # Nothing was said yet, or only that it has no reservation any more.
+        reason, detail = Reason.PENDING_EVALUATION.value, Detail.NEXT_CYCLE.value
+        message = message or "Is looked at in the next cycle"
+    return reason, detail or detail_of(reason_of(reason), message).value, message
 
 
 def _left_for(evicted: Json) -> str:

@@ -130,7 +130,7 @@ class Foreseen:
     requests: tuple[tuple[str, int], ...] = ()
     where: tuple[Place, ...] = ()
     evicts: tuple[str, ...] = ()
-    """Jobs that would have to leave first."""
+    """Jobs that would be evicted for it."""
     checks: tuple[str, ...] = ()
     """Admission checks that it would wait for."""
     without: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ class Earlier:
 
     @property
     def held(self) -> Workload:
-        """With what it got."""
+        """The gang, with the room that it got."""
         return self.gang if self.admit is None else structs.replace(self.gang, admission=self.admit.admission)
 
 
@@ -169,7 +169,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What becomes of the jobs that are there, if quota is changed and nobody comes or ends meanwhile."""
+    """What becomes of the jobs that exist if quota is changed, and no job comes or ends meanwhile."""
 
     starts: tuple[Moved, ...] = ()
     evicts: tuple[Moved, ...] = ()
@@ -198,7 +198,7 @@ def job_kind(manifest: Json) -> JobKind:
 
 @dataclass(frozen=True)
 class Governed:
-    """Whose jobs are queued, and which may be, as the controller's configuration says."""
+    """Which jobs are queued, by the controller's configuration."""
 
     namespaces: LabelSelector | None = None
     """None: of all."""
@@ -250,7 +250,7 @@ async def foresee(
 
 
 async def _outside(ask: Ask, namespace: str, governed: Governed) -> bool:
-    """Is it a namespace whose jobs are not queued? No, where its labels may not be seen."""
+    """Is it a namespace whose jobs are not queued? False where its labels may not be seen."""
     if governed.namespaces is None:
         return False
     try:
@@ -274,7 +274,7 @@ async def create(ask: Ask, manifest: Json, seen: Foreseen, earlier: list[Earlier
 
 
 def _refused(seen: Foreseen, error: ApiError) -> Foreseen:
-    """Raises what is no answer about the object."""
+    """The answer for a job that the API server would not take. Raises the error if it says nothing of the object."""
     if not isinstance(error, AlreadyExists | Invalid | Forbidden | NotFound):
         raise error
     return replace(seen, answer=Foresight.REFUSED, reason=error.reason, message=error.message)
@@ -384,11 +384,11 @@ _NEEDED = ("clusterqueues", "resourceflavors", "localqueues", "namespaces", "nod
 
 @dataclass(frozen=True)
 class _Cluster:
-    """What decides about a job, as it is now."""
+    """The objects on which decisions about jobs depend, as they are now."""
 
     names: Names
     found: Mapping[str, list[Json] | None]
-    """By plural; None of what the asker may not see."""
+    """Plural of a kind -> its objects; None where the asker may not see them."""
     devices: Devices
 
     def of(self, plural: str) -> list[Json]:
@@ -396,7 +396,7 @@ class _Cluster:
 
     @cached_property
     def gangs(self) -> list[tuple[Workload, str]]:
-        """With their jobs."""
+        """The gangs, with their jobs."""
         return [(values.workload(raw, self.names)[0], _job_of(raw)) for raw in self.of("workloads")]
 
     @cached_property
@@ -410,14 +410,15 @@ class _Cluster:
         return [one for one in earlier if one.called not in listed]
 
     def claims_used(self, earlier: Sequence[Earlier]) -> Iterator[tuple[volumes.User, Collection[str]]]:
-        """By whom, of all that may use some."""
+        """Who uses PersistentVolumeClaims: pods, gangs, and the jobs that were foreseen before."""
         for gang in (*(gang for gang, _ in self.gangs), *(one.held for one in self.before(earlier))):
             yield volumes.use_of(gang)
         for pod in self.pods:
             yield ("Pod", pod.namespace, pod.name), pod.claims if pod.node and not pod.done else ()
 
     def with_one_more(self, gang: Workload | None, rules: Rules, stored: _Stored, earlier: list[Earlier]) -> _Scene:
-        """As the controller has it once this gang waits, if there is one, and those before it have what they got."""
+        """The State of the controller once this gang waits (None: without one more), and those foreseen before have
+        what they got."""
         state = State(rules)
         for plural, convert in _FOLDED.items():
             for raw in self.of(plural):
@@ -452,7 +453,7 @@ class _Cluster:
         return _Scene(state, called, {other.key: other for other, _ in self.gangs}, neighbours, stored)
 
     def changed(self, objects_: Sequence[Json], kinds: Mapping[str, Kind]) -> _Cluster:
-        """With these objects in the place of those of their names."""
+        """The same with these objects in place of those of the same names."""
         found = dict(self.found)
         for one in objects_:
             plural = kinds[text(one.get("kind"))].plural
@@ -461,7 +462,7 @@ class _Cluster:
 
 
 async def _read(ask: Ask, namespace: str | None, rules: Rules) -> _Cluster:
-    """For a job of this namespace; None: of any."""
+    """Read what it takes for a job of this namespace; None: of any."""
     kinds = (
         *map(ask.kind, QUOTA),
         ask.workloads,
@@ -509,7 +510,7 @@ class _Scene:
     stored: _Stored
 
     def put(self, gang: Workload) -> None:
-        """It got room, say, or gave it back."""
+        """A gang counts as this from now on: it got room, for example, or gave it back."""
         self.gangs[gang.key] = gang
         self._lay(self._touched(("gang", *gang.key), stands_of(gang), *volumes.use_of(gang)) | {gang.key})
 
@@ -587,7 +588,7 @@ async def _stored_of(ask: Ask, gangs: Collection[Workload], namespace: str = "")
 
 
 def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: Ask) -> tuple[Foreseen, Admit | None]:
-    """Let the engine decide until it has dealt with this gang."""
+    """Let the engine decide until it has decided about this gang, or refused it."""
     verdict: Verdict | None = None
     evicts: list[str] = []
     gang = state.workloads[key]
@@ -671,12 +672,12 @@ class _Rest:
     """What was decided until nothing more was."""
 
     started: set[Key]
-    """They hold quota at the end, and did not at first."""
+    """Gangs that hold quota at the end, and did not at first."""
     evicted: set[Key]
 
 
 def _to_rest(scene: _Scene, cluster: _Cluster, ask: Ask) -> _Rest:
-    """Let the engine decide until it comes to rest; who is evicted has left a second later."""
+    """Let the engine decide until nothing more is decided; a gang that is evicted is gone a second later."""
     state, gangs = scene.state, scene.gangs
     pods: dict[str, list[PodView]] = {}
     for pod in cluster.pods:
@@ -710,7 +711,7 @@ def _to_rest(scene: _Scene, cluster: _Cluster, ask: Ask) -> _Rest:
 
 
 def _drained(state: State, gangs: Mapping[Key, Workload]) -> list[Workload]:
-    """Those whose queue is stopped and drained, or stopped while they wait for admission checks."""
+    """Gangs whose queue is stopped and drained, or stopped while they wait for admission checks."""
     out = []
     for gang in gangs.values():
         if gang.admission is not None and not gang.finished and not gang.evicted:
@@ -725,7 +726,7 @@ def _drained(state: State, gangs: Mapping[Key, Workload]) -> list[Workload]:
 
 
 def _written(gang: Workload, decision: Decision, now: int) -> Workload:
-    """As it is once a decision on it was written, and the eviction counts for those to come."""
+    """The gang as it is once a decision about it is written; an eviction counts among those it has had."""
     after = written(gang, decision, now)
     if isinstance(decision, Evict) and decision.reason is EvictReason.IN_COHORT_FAIR_SHARING:
         return structs.replace(after, fair_evictions=(*gang.fair_evictions, now))
@@ -746,7 +747,7 @@ def _waits(seen: Foreseen, cause: Cause) -> Foreseen:
 
 
 def _job_of(raw: Json) -> str:
-    """A Workload by the job that it stands for."""
+    """The name by which people know a Workload: that of its job."""
     return as_called(key_of(raw), owner_of(raw))
 
 

@@ -1,8 +1,18 @@
 """What the shell knows of the cluster: the engine's State, and beside it what only the shell needs of jobs and pods.
 
-Informers call `seen` and `lost` with slim values; each call folds the object into the engine's State and marks the job
-it concerns. Everything here can be rebuilt by listing, and nothing here decides. A job is named by its JobKey (kind,
-namespace, name); its Workload by (namespace, name); the two find each other by the job's uid alone, never by name.
+Informers call `..._seen`, `..._lost` and `..._changed` with slim values. Each call folds the object into the engine's
+State, and marks the jobs that it concerns (`changed_job`), which are then looked at: `sight` is all that is known of
+one job. Nothing here decides, and all of it can be rebuilt by listing, except for times: since when something has been
+seen that no object says (a pod that is missing, devices that are gone). After a restart these begin anew.
+
+A job is named by its JobKey (kind, namespace, name), its Workload by (namespace, name). The two find each other by the
+job's uid alone, never by name.
+
+    orphan    a Workload whose job is gone
+    bare      a Workload that never had a job of a kind that is managed here
+    beside    a Workload whose job has another one that counts
+    ghost     a Workload that was deleted while pods of it still run: it holds its room until they are gone
+    laid on   what volumes, devices and pods of others leave a gang of the nodes, added to its Workload
 """
 
 from __future__ import annotations
@@ -77,16 +87,16 @@ ORPHAN = "Workload"
 NEVER = 1 << 62
 """A time that does not come."""
 NODE_GONE_MS = 30_000
-"""A node that is not well for so long, or whose devices are gone, is lost to what runs there; sooner, where pods on
-lost nodes are given up sooner."""
+"""A node that is not ready, or without its devices, for so long is lost to the gangs there; `lost_after_ms`, if that is
+shorter."""
 AWAY_MS = 300_000
 """So long a kubelet knows the devices of a plugin that has gone (one that is upgraded, say): pods that have them keep
 them, and run on. So they do without their DRA driver, whose slices a kubelet deletes after half a minute."""
 EARLIER_MS = 5_000
-"""Of times by two clocks, in whole seconds: what is earlier by more, is."""
+"""Two times by different clocks, in whole seconds, are in this order for sure if they differ by more."""
 LAID_AT_ONCE = 1000
-"""Gangs that are looked at before one decision for what became of their volumes and neighbours; the others before the
-next: a tenant may have thousands that one pod concerns."""
+"""At most so many gangs are laid anew before one decision, and the others before the next ones: one pod may concern
+thousands of gangs of a tenant."""
 
 CORDON = Taint(CORDONED, "", "NoSchedule")
 
@@ -117,16 +127,16 @@ class PodView(Value, frozen=True):
     unschedulable_since: int | None
     unschedulable_message: str
     labels: tuple[tuple[str, str], ...]
-    """By which it may be selected: of those that differ from pod to pod of a gang only the key. While one of a gang
-    waits for its host: those that say which rank it has."""
+    """Labels by which selectors may match it, of those that differ from pod to pod of a gang only the keys. While a pod
+    of a gang waits for its host: the labels that say its rank."""
     pod_set: str
     pinned: str
-    """Node that its pin names."""
+    """Node to which it is pinned; "" if to none."""
     usage: PodUsage | None
     stays_ms: int | None = None
-    """How long Kubernetes leaves it on a node that is lost; None: for ever. Of pods of gangs alone."""
+    """For how long (ms) Kubernetes leaves it on a lost node; None: for ever. Set for pods of gangs only."""
     failed: bool = False
-    """Done, and not because it succeeded: mostly another one takes its place."""
+    """It is done and did not succeed, so that mostly another pod takes its place."""
     ends_at: int = 0
     """When its grace period is over, of one that was told to end; else 0."""
     claims: tuple[str, ...] = ()
@@ -147,7 +157,8 @@ class WorkloadSeen(Value, frozen=True):
     resource_version: str
     view: WorkloadView
     stored: bytes = b"{}"
-    """Its status as JSON, emptied once finished. Read, it takes four times as much, and hardly ever is."""
+    """Its status as JSON, emptied once it has finished. Decoded it would take four times the memory, and it is hardly
+    ever read."""
     generation: int = 1
 
     @property
@@ -160,7 +171,7 @@ class WorkloadSeen(Value, frozen=True):
 
     @property
     def status(self) -> dict[str, Any]:
-        """Its own copy each time."""
+        """Decoded anew each time: the caller may change it."""
         return _decode_status(self.stored)
 
 
@@ -203,7 +214,7 @@ class World:
         self.devices = Devices(rules=state.rules)
         self.defaults = Defaults(self.devices)
         self._same_defaults: dict[str, str] = {}
-        """Workloads (uid) that say the same with other defaults than they were written with, and with which."""
+        """uid of a Workload -> mark of other defaults than it was written with, that make no difference to it."""
         self.storage = Storage()
         self._offered: dict[str, Node] = {}
         """Nodes as they are, without the devices of drivers."""
@@ -214,98 +225,99 @@ class World:
         self._gone_at: dict[Key, tuple[str, str]] = {}
         """These claims, and where they stand in it."""
         self._claiming: dict[Key, set[JobKey]] = {}
-        """Jobs by what they ask devices for by, as in `Touched.asks`."""
+        """ResourceClaimTemplate or DeviceClass (as in `Touched.asks`) -> jobs that ask for devices by it."""
         self._quotas_of_classes: dict[str, frozenset[str]] = {}
-        """ClusterQueues with quota of DeviceClasses by their own names, and these."""
+        """ClusterQueue -> DeviceClasses of which it has quota by their own names."""
         self.looks_at_volumes = True
         self._volumes_of: dict[Key, frozenset[Source]] = {}
-        """What the Workloads that name claims depend on ..."""
+        """Workload whose pods name PersistentVolumeClaims -> what its placement depends on ..."""
         self._mounted_by: dict[Source, set[Key]] = {}
-        """... and who depends on it."""
+        """... and the inverse of that."""
         self._unlaid: set[Key] = set()
-        """Workloads that are to be looked at for what became of their volumes, or of pods of others."""
+        """Workloads that are to be laid anew, because volumes of theirs, or pods of others, have changed."""
         self._node_labels: dict[str, dict[str, str]] = {}
         self._node_by_host: dict[str, str] = {}
-        """Nodes whose label of the host is not their name; Kueue's assignments say the label."""
+        """Hostname label -> node, of nodes whose label is not their name. Kueue's assignments have the label."""
         self._neighbours = Neighbours(self._everybody, lambda node: self._node_labels.get(node, {}))
         self.lost_nodes: dict[str, int] = {}
-        """Since when; ms since the epoch. 0: the node is no more."""
+        """Node -> since when it is not ready, in ms since the epoch; 0: it was deleted."""
         self._deserted: set[str] = set()
-        """Of the latter, on which nobody stood when they were looked at last."""
+        """Deleted nodes on which no pod was when that was looked at last."""
         self._silence = Silence()
         self._silent = False
         self._began = 0
         """When a gang was first looked at; ms since the epoch."""
         self._expelling: dict[str, dict[Taint, int]] = {}
-        """Taints that somebody put on a node that is well, to have pods off it, and when they were seen to come; ms
-        since the epoch, 0: they may have been there for long."""
+        """Node that is ready -> NoExecute taints that somebody put on it -> when they were seen to come, in ms since
+        the epoch; 0: they may have been there for long."""
         self._expelling_alike: dict[frozenset[Taint], set[str]] = {}
         """The same nodes by these taints: those of a pool mostly have the same."""
         self._came_with: dict[str, set[Taint]] = {}
         """Those of them that were seen to come before their node was ready: mostly for as long as that is made so."""
         self._shut: dict[str, tuple[Taint, ...]] = {}
-        """Those that keep new pods off it, a cordon among them."""
+        """Node -> taints of somebody's that keep new pods off it, a cordon among them."""
         self.nodes: set[str] = set()
         self._devices: dict[str, dict[str, int]] = {}
-        """Extended resources of each node."""
+        """Node -> its extended resources."""
         self._away: dict[str, tuple[str, ...]] = {}
-        """Of nodes with devices that are `Node.away`: which."""
+        """Node -> devices of it that are away (`Node.away`)."""
         self._short: dict[tuple[Key, str], int] = {}
-        """(Workload, node) whose devices are gone -> since when it is seen so."""
+        """(Workload, node) -> since when it is seen that devices are gone which the Workload holds there."""
         self._job_by_uid: dict[str, JobKey] = {}
         self._children: dict[Owner, set[JobKey]] = {}
-        """Jobs by the JobSet that made them."""
+        """JobSet -> the Jobs that it has made."""
         self._gang_of: dict[Key, str] = {}
-        """Pods that lack our mark -> uid of the Workload whose they are all the same."""
+        """Pods without our label that belong to a gang all the same -> uid of its Workload."""
         self._workload_of_job: dict[str, Key] = {}
         self._knows_jobs = False
-        """Is who has not been seen not there?"""
+        """Have all jobs been listed, so that one that is not known does not exist?"""
         self._several: dict[str, set[Key]] = {}
-        """Jobs with more than one Workload: Kueue makes a new one where a job that runs grows."""
+        """uid of a job with more than one Workload -> these. Kueue makes another when a running job grows."""
         self._job_of_workload: dict[str, str] = {}
         self._left: dict[Owner, str] = {}
-        """Workloads that are gone and of which pods are still there, and the uid of the job that each stood for."""
+        """Deleted Workloads of which pods are still there -> uid of the job that they stood for."""
         self._places: dict[str, WorkloadSeen] = {}
-        """By uid of a job: the Workload by which it waited, lost through no doing of its owner's."""
+        """uid of a job -> the Workload by which it waited, if that was deleted through no doing of the job's owner."""
         self._by_owner: set[str] = set()
-        """uids of Workloads that are deleted for what the owner of their job said."""
+        """uids of Workloads that are about to be deleted for what the owner of their job changed."""
         self._started_for: set[str] = set()
-        """uids of Workloads for which jobs were started here: the pods of those bear our mark."""
+        """uids of Workloads for which Muster started the job, so that all pods of the gang have our label."""
         self._pods: dict[Key, PodView] = {}
         self._pods_of_owner: dict[Owner, dict[Key, PodView]] = {}
-        """By a Job, a JobSet and a Workload alike: uids do not collide."""
+        """(namespace, uid) of a Job, a JobSet or a Workload -> its pods; uids do not collide."""
         self._workloads_on: dict[str, set[Key]] = {}
         self._devices_held: dict[Key, dict[str, dict[str, int]]] = {}
-        """Gang -> nodes that its reservation names -> extended resources that it holds there; asked of all of them
-        whenever one of its pods changes."""
+        """Gang -> nodes that its reservation names -> extended resources that it holds there. Kept, because it is asked
+        of all nodes of a gang whenever one of its pods changes."""
         self._free_on: dict[str, set[Key]] = {}
-        """Node -> pods of gangs that kube-scheduler put there."""
+        """Node -> pods of gangs for which kube-scheduler chose it."""
         self.making, self.placing = Standstill(by_kind=True), Standstill(by_kind=False)
         self._starting = Standstill(by_kind=True)
         self._starts_refused: dict[JobKey, tuple[tuple[str, int], int, int, str]] = {}
-        """Job -> ((uid of its Workload, time of its admission), since when its start is refused, when it was last, what
-        was said then)."""
+        """Job -> ((uid of its Workload, time of its admission), since when its start has been refused, when it was
+        refused last, what the API server said then)."""
         self._missing: dict[JobKey, int] = {}
-        """Jobs that run with fewer pods than are due, and since when it is seen so."""
+        """Job that runs with fewer pods than are due -> since when that is seen."""
         self._refusals: dict[JobKey, Refusal] = {}
-        """What was found of those when it was looked up who refuses their pods."""
+        """Such a job -> what was found when it was looked up what refuses its pods."""
         self._whole: dict[JobKey, tuple[str, int]] = {}
         """Job -> (uid of the Workload, time) of the admission in which all of its pods were seen ready."""
         self._behind: dict[JobKey, int] = {}
         """Job -> since when they are no more."""
         self._beyond: dict[JobKey, int] = {}
-        """Jobs with more pods of a pod set on nodes than are charged, and since when that is seen."""
+        """Job with more pods of a pod set on nodes than are charged -> since when that is seen."""
         self._idle: dict[JobKey, int] = {}
-        """Jobs of which the Job controller has something to do, and since when that is seen."""
+        """Job for which the Job controller has something to do -> since when that is seen."""
         self._spare: dict[JobKey, int] = {}
-        """Jobs whose done pods still hold quota, and since when (0: nobody waited yet)."""
+        """Job whose done pods still hold quota -> since when others wait (0: nobody did yet)."""
         self._waited = False
         self._given_twice: dict[str, str] = {}
-        """uids of Workloads whose room another leader had given away, and how much of it."""
+        """uid of a Workload whose room another leader had given away -> how much of it, in words."""
         self._sitting_out: dict[Key | tuple[PodSet, ...], int] = {}
-        """Gangs on which decisions cannot be written, what gangs ask for over which one failed, and until when."""
+        """What sits out -> until when (ms): a gang whose decisions cannot be written, or what gangs ask for over which
+        a decision failed."""
         self._ghosts: dict[Key, str] = {}
-        """Workloads that were deleted while pods of theirs still run, with their uids."""
+        """Deleted Workloads of which pods still run -> their uids."""
         self._haunted: dict[str, Key] = {}
         """uid of a job -> the Workload that was deleted under it."""
 
@@ -327,12 +339,11 @@ class World:
         if resources:
             self._quotas_of_classes[queue] = resources
         if before != resources:
-            self._touched(self.devices.quotas_name(frozenset().union(*self._quotas_of_classes.values())))
+            self._devices_touched(self.devices.quotas_name(frozenset().union(*self._quotas_of_classes.values())))
 
     def _as_counted(self, before: Workload | None, now: Workload | None) -> bool:
-        """Is it as the engine counted it already (a reason that was told comes back), or the admission that it counted,
-        which has since got its times? Nobody who waits gains by that. Promises count from these times, so that there it
-        is news."""
+        """Is this no news to the engine? So where a gang counts as before, or only the times of an admission were set
+        that was assumed before. (By Muster's rules these times matter: some promises count from them.)"""
         if before == now:
             return True
         if before is None or now is None or now.admission is None or self.state.rules.promises:
@@ -362,13 +373,13 @@ class World:
         for asked in _devices_asked(job):
             self._claiming.setdefault(asked, set()).add(key)
         if old is not None and old.owner != job.owner:
-            self._part(old)
+            self._leave_jobset(old)
         if job.owner is not None and job.of_jobset:
             self._children.setdefault((job.namespace, job.owner[2]), set()).add(key)
             if old is None or _standing(old) != _standing(job):
                 self._wake_job(job.owner[2])
                 self._less_held_up(job.owner[2])
-        # Of a JobSet it is a matter of that one for all of its Jobs: news of one is no reason to look at the others.
+        # For Jobs of a JobSet that depends on the JobSet: news of one Job is no reason to look at the pods of all.
         if old is None or (old.owner != job.owner if job.of_jobset else _runs_by(old) != _runs_by(job)):
             self._pods_follow(job.uid)
 
@@ -389,25 +400,26 @@ class World:
         self._places.pop(job.uid, None)
         self._started_for.discard(job.started_for)
         self._changed_job(key)
-        self._part(job)
+        self._leave_jobset(job)
         self._line_up(job.uid)
 
     def knows_jobs(self) -> None:
-        """All jobs that there are have been seen: a Workload whose job is not among them stands for none."""
+        """All jobs have been listed: a Workload whose job is not among them stands for none."""
         self._knows_jobs = bool(self._kinds)
         for seen in self.workloads.values():
             if self._stands_for_none(seen):
                 self.apply(Put(self.laid(seen.view.value)))
 
     def looks_anew(self) -> None:
-        """Others have looked at the jobs since: what is seen, and was seen then, may not have been so in between."""
+        """This replica begins to lead again: times since when something is seen begin anew, for it may not have been so
+        in between."""
         for since in (self._missing, self._refusals, self._behind, self._beyond, self._idle, self._spare, self._short):
             since.clear()
         for key in list(self._starts_refused):
             self._no_start_refused(key)
 
     def heard_again(self, now: int) -> None:
-        """The API server was away, or put back to an earlier moment: of nodes and pods nothing could be heard."""
+        """The API server was away, or restored from a backup: until now nothing could be heard of nodes and pods."""
         self._silence.ended(now)
 
     def _line_up(self, job_uid: str) -> None:
@@ -417,7 +429,7 @@ class World:
             self.apply(Put(self.laid(seen.view.value)))
 
     def _stands_for_none(self, seen: WorkloadSeen) -> bool:
-        """Is the job gone, or going, that it stands for: would others be evicted for what is never started?"""
+        """Is the job of a Workload gone, or being deleted? Others must not be evicted for a gang that never starts."""
         value = seen.view.value
         if not self._knows_jobs or not value.job_uid or value.finished or self.is_bare(seen):
             return False
@@ -425,10 +437,11 @@ class World:
         return key is None or self.jobs[key].deleting
 
     def _claims_no_more(self, job: JobView) -> None:
+        """A job, as it was, asks for no devices any more."""
         for asked in _devices_asked(job):
             discard(self._claiming, asked, job.key)
 
-    def _part(self, job: JobView) -> None:
+    def _leave_jobset(self, job: JobView) -> None:
         """A Job is no longer one of its JobSet's."""
         of = (job.namespace, "" if job.owner is None else job.owner[2])
         if of in self._children:
@@ -446,12 +459,12 @@ class World:
         job_uid = seen.view.value.job_uid
         if job_uid:
             self._places.pop(job_uid, None)
-            self._stands_for(seen, job_uid)
+            self._choose_workload(seen, job_uid)
             self._others_changed(job_uid, seen.key)
             self._job_of_workload[seen.uid] = job_uid
         self._index_nodes(seen)
-        self._stands(("gang", *seen.key), stands_of(seen.view.value))
-        self._uses(*use_of(seen.view.value))
+        self._stands_on(("gang", *seen.key), stands_of(seen.view.value))
+        self._uses_volumes(*use_of(seen.view.value))
         if old is None or _holds(old.view.value) != _holds(seen.view.value):
             self._pods_stand(seen)
         counted = self.state.workload(seen.key)
@@ -481,8 +494,8 @@ class World:
         self._given_twice.pop(seen.uid, None)
         self._depends(seen.key, frozenset())
         self._neighbours.forget(seen.key)
-        self._stands(("gang", *seen.key), ())
-        self._uses(("Workload", *seen.key), ())
+        self._stands_on(("gang", *seen.key), ())
+        self._uses_volumes(("Workload", *seen.key), ())
         for node in self._devices_held.pop(seen.key, {}):
             self._leaves(seen.key, node)
         held_room = held.view.value.admission is not None and not held.view.value.finished
@@ -504,7 +517,7 @@ class World:
             del self._workload_of_job[job_uid]
             others = self._several.get(job_uid, set())
             for other in sorted(others & self.workloads.keys()):
-                self._stands_for(self.workloads[other], job_uid)
+                self._choose_workload(self.workloads[other], job_uid)
         discard(self._several, job_uid, seen.key)
         self._others_changed(job_uid, seen.key)
         self._pods_follow(job_uid)
@@ -514,8 +527,9 @@ class World:
             self._left[owner] = job_uid
 
     def _run_by_others(self, seen: WorkloadSeen) -> WorkloadSeen:
-        """Where no kinds of jobs are managed, whoever made a Workload runs what it stands for. Else nobody does: its
-        pods are counted where they are, and nodes that it names would be charged twice."""
+        """The Workload as it counts if it is of a kind that is not managed here. Where no kinds are managed at all it
+        is run by whoever made it, and counts as any. Else its pods are counted where they stand, and the nodes that it
+        names are left out: they would be charged twice."""
         value = seen.view.value
         if not value.unmanaged:
             return seen
@@ -527,7 +541,8 @@ class World:
         return replace(seen, view=replace(seen.view, value=value))
 
     def _on_named_nodes(self, seen: WorkloadSeen) -> WorkloadSeen:
-        """With the names of the nodes in its reservation: pods are pinned by them."""
+        """The Workload with names of nodes in its reservation, where that has hostname labels: pods are pinned by
+        name."""
         admission = seen.view.value.admission
         if not self._node_by_host or admission is None:
             return seen
@@ -554,18 +569,19 @@ class World:
     def _name_of(self, host: str) -> str:
         return host if host in self.nodes else self._node_by_host.get(host, host)
 
-    def _stands_for(self, seen: WorkloadSeen, job_uid: str) -> None:
-        """One Workload counts for a job: by which it runs, else one that waits, of these the newest."""
+    def _choose_workload(self, seen: WorkloadSeen, job_uid: str) -> None:
+        """Choose which Workload counts for a job: the one that it runs by, or else one that waits; of several the
+        newest."""
         held = self.workloads.get(self._workload_of_job.get(job_uid, ("", "")))
         if held is not None and held.key != seen.key:
             self._several.setdefault(job_uid, set()).update((held.key, seen.key))
         if several := self._several.get(job_uid):
             there = (self.workloads[key] for key in (several | {seen.key}) & self.workloads.keys())
-            seen = max(there, key=lambda one: (*_counts(one.view.value), one.key))
+            seen = max(there, key=lambda one: (*_precedence(one.view.value), one.key))
         self._workload_of_job[job_uid] = seen.key
 
     def _others_changed(self, job_uid: str, key: Key) -> None:
-        """Another of the Workloads of a job than before may count for it."""
+        """Have the other Workloads of a job looked at: another one than before may count for it."""
         for other in sorted(self._several.get(job_uid, set()) - {key}):
             self._unlaid.add(other)
             self._dirty()
@@ -573,8 +589,8 @@ class World:
                 self._wake_workload(self.workloads[other])
 
     def storage_changed(self, old: Stored | None, new: Stored | None) -> None:
-        """A claim, a volume or a storage class came, changed or went. Who depends on it is looked at once, before the
-        next decision: volumes are made by the hundred."""
+        """A PersistentVolumeClaim, volume or StorageClass came, changed or went. Gangs that depend on it are laid anew
+        once, before the next decision, for volumes are created by the hundred."""
         if old == new:
             return
         for source in self.storage.change(old, new):
@@ -582,8 +598,8 @@ class World:
         if self._unlaid:
             self._dirty()
 
-    def _uses(self, who: User, names: Collection[str]) -> None:
-        """Somebody uses these PersistentVolumeClaims, or none any more."""
+    def _uses_volumes(self, who: User, names: Collection[str]) -> None:
+        """A pod or Workload uses these PersistentVolumeClaims now, and no others."""
         touched = self.storage.uses(who, names)
         for source in touched:
             self._unlaid |= self._mounted_by.get(source, set())
@@ -591,13 +607,13 @@ class World:
             self._dirty()
 
     def devices_changed(self, old: Listed | None, new: Listed | None) -> None:
-        """A class, some devices or a claim on them came, changed or went."""
+        """A DeviceClass, ResourceSlice, ResourceClaim or template of claims came, changed or went."""
         if old == new:
             return
-        self._touched(self.devices.change(old, new))
+        self._devices_touched(self.devices.change(old, new))
 
-    def _touched(self, touched: Touched) -> None:
-        """What devices there are, are held and are asked for is to be looked at."""
+    def _devices_touched(self, touched: Touched) -> None:
+        """Look again at nodes, claims and jobs for which devices have changed."""
         for name in sorted(touched.nodes & self._offered.keys()):
             self.node_seen(self._offered[name])
         for claim in sorted(touched.claims):
@@ -607,7 +623,8 @@ class World:
                 self._changed_job(key)
 
     def _claim_changed(self, claim: Key) -> None:
-        """What it holds is another, or of another: of a gang, if it was made for a pod of it that is there."""
+        """A ResourceClaim changed: book what it holds, for the gang of the pod that it was made for, if that is
+        there."""
         name, uid = self.devices.pod_of(claim)
         pod = self._pods.get((claim[0], name))
         usage = self._booked(pod.usage) if pod is not None and pod.uid == uid and pod.usage is not None else None
@@ -629,8 +646,8 @@ class World:
             self._wake_pod(pod)
 
     def lay(self, *, seen: bool) -> None:
-        """Lay what became of volumes, and of pods of others, on those whom it concerns. Not `seen`: volumes may not be,
-        and nothing is known of them."""
+        """Lay the gangs anew that volumes, or pods of others, concern. seen: may volumes be read; if not, nothing is
+        known of them, and they restrict nobody."""
         if seen != self.looks_at_volumes:
             self.looks_at_volumes = seen
             self._unlaid |= {key for key, one in self.workloads.items() if names_claims([one.view.value])}
@@ -642,7 +659,8 @@ class World:
             self._dirty()
 
     def laid(self, value: Workload) -> Workload:
-        """A Workload with what its volumes, and pods of others, leave it of the nodes."""
+        """The Workload as the engine is told of it: with what volumes and pods of others leave it of the nodes, and
+        with what keeps it out of line here (lingering pods, no job, sitting out)."""
         key, asked, sources = value.key, value.pod_sets, frozenset[Source]()
         if value.finished:
             self._neighbours.forget(key)
@@ -661,9 +679,11 @@ class World:
         return value
 
     def _held_up(self, value: Workload) -> Workload:
-        """Of a Job that makes no pod beside one that is still ending, one that waits: it would be given room, and use
-        none of it for as long as a node stays lost. So it is with a JobSet of which a Job has come to its end, or is
-        being deleted, and cannot be made anew before its last pod is gone."""
+        """A waiting Workload, kept out of line (`Workload.lingering`) while old pods of its job end on nodes and keep
+        it from making new ones: it would be given room, and not use it for as long as a node stays lost.
+
+        So with a Job that replaces pods only once they are gone (podReplacementPolicy Failed), and with a JobSet of
+        which a Job is over, or being deleted, and cannot be created anew before its last pod is gone."""
         job = self.jobs.get(self._job_by_uid.get(value.job_uid, ("", "", "")))
         if value.admission is not None or value.finished or job is None or not _may_be_held_up(job):
             return value
@@ -679,7 +699,7 @@ class World:
         return replace(value, lingering=f"{first[1]} on node {pods[first].node}{more}")
 
     def _is_of_an_end(self, pod: PodView) -> bool:
-        """Is the Job that made this pod at its end, or being deleted, and not gone before it?"""
+        """Is the Job that made this pod over, or being deleted, and kept until the pod is gone?"""
         maker = self.jobs.get(self._job_by_uid.get(pod.held_by, ("", "", "")))
         return maker is not None and (maker.deleting or maker.ending is not None)
 
@@ -692,8 +712,8 @@ class World:
             self._dirty()
 
     def sit_out(self, who: Key | tuple[PodSet, ...], now: int, until: int) -> None:
-        """This gang, or whoever asks for this, is not looked at until then. In memory alone: another leader may know
-        better."""
+        """Have a gang, or all gangs with these pod sets, sit out until then (ms). Known in memory only: another leader
+        may fare better."""
         self._sitting_out = {one: at for one, at in self._sitting_out.items() if at > now}
         self._sitting_out[who] = until
         for seen in [self.workloads[who]] if who in self.workloads else self.workloads.values():
@@ -702,7 +722,7 @@ class World:
                 self.apply(Put(self.laid(value)))
 
     def give_back_twice(self, key: Key, why: str) -> None:
-        """What this gang was given had been given away by another leader: it is reserved anew."""
+        """The room of this gang had been given away by another leader, too: it is to give it back. why: in words."""
         seen = self.workloads[key]
         self._given_twice[seen.uid] = why
         self._wake_workload(seen)
@@ -713,7 +733,7 @@ class World:
         for key, one in self.workloads.items():
             yield ("gang", *key), stands_of(one.view.value)
 
-    def _stands(self, who: Who, there: tuple[Stand, ...]) -> None:
+    def _stands_on(self, who: Who, there: tuple[Stand, ...]) -> None:
         if touched := self._neighbours.stands(who, there):
             self._unlaid |= touched
             self._dirty()
@@ -730,7 +750,7 @@ class World:
     def _pods_stand(self, seen: WorkloadSeen) -> None:
         """A gang got nodes, or gave them back."""
         for key, pod in self._pods_of_owner.get((seen.namespace, seen.uid), {}).items():
-            self._stands(("pod", *key), self._stand(pod))
+            self._stands_on(("pod", *key), self._stand(pod))
 
     def _depends(self, key: Key, sources: frozenset[Source]) -> None:
         self._unlaid.discard(key)
@@ -754,9 +774,9 @@ class World:
             self._pods_of_owner.setdefault(owner, {})[key] = pod
         self._stands_free(old, pod)
         self._book(key, old.usage if old is not None else None, pod)
-        self._stands(("pod", *key), self._stand(pod))
-        self._uses(("Pod", *key), pod.claims if pod.node and not pod.done else ())
-        self._lay(pod)
+        self._stands_on(("pod", *key), self._stand(pod))
+        self._uses_volumes(("Pod", *key), pod.claims if pod.node and not pod.done else ())
+        self._free_if_last(pod)
         if pod.terminating:
             self._less_held_up(self._job_of_workload.get(pod.workload_uid, ""))
         self._wake_pod(pod)
@@ -772,9 +792,9 @@ class World:
         self._gang_of.pop(key, None)
         if old is not None and old.usage is not None:
             self.apply(Gone(PodUsage, key))
-        self._stands(("pod", *key), ())
-        self._uses(("Pod", *key), ())
-        self._lay(old or pod)
+        self._stands_on(("pod", *key), ())
+        self._uses_volumes(("Pod", *key), ())
+        self._free_if_last(old or pod)
         self._less_held_up(self._job_of_workload.get(pod.workload_uid, ""))
         self._wake_pod(pod)
         self._claims_of(old)
@@ -861,7 +881,7 @@ class World:
                 for key in sorted(self._workloads_on.get(host, ())):
                     self.workload_seen(self.workloads[key])
         self._silence.seen(node, at)
-        self._lost(node.name, node.lost_since, at)
+        self._node_lost(node.name, node.lost_since, at)
         devices = {name: amount for name, amount in node.allocatable if "/" in name}
         before, self._devices[node.name] = self._devices.get(node.name, devices), devices
         were_away = self._away.pop(node.name, ())
@@ -903,10 +923,10 @@ class World:
         self._expels_no_more(name)
         self._shut.pop(name, None)
         self._silence.gone(name)
-        self._lost(name, 0)
+        self._node_lost(name, 0)
         self.apply(Gone(Node, name))
 
-    def _lost(self, node: str, since: int | None, at: int = 0) -> None:
+    def _node_lost(self, node: str, since: int | None, at: int = 0) -> None:
         was, self._silent = self._silent, self._silence.over_since is None
         if was and not self._silent:
             self._wake_holders()  # nobody's time ran meanwhile
@@ -932,8 +952,8 @@ class World:
         return taints
 
     def tainted_flavors(self, flavors: Iterable[Flavor]) -> set[str]:
-        """Those of them that are elastic, and of which some node has a taint that takes their pods off it (but those of
-        nodes that are lost)."""
+        """Names of those of these flavors that are elastic and of which some ready node has a NoExecute taint that
+        their pods do not tolerate."""
         return {one.name for one in flavors if one.elastic and self._some_node_expels(one)}
 
     def _some_node_expels(self, flavor: Flavor) -> bool:
@@ -942,15 +962,15 @@ class World:
         return any(wanted <= self._node_labels.get(node, {}).items() for nodes in alike for node in nodes)
 
     def unknown_nodes(self) -> list[str]:
-        """On which pods of gangs stand, or that are given to gangs: they went while nobody looked, or nothing has been
-        heard of them yet."""
+        """Nodes on which pods of gangs are, or that reservations name, and that are not known: they were deleted while
+        nobody watched, or news of them is still to come."""
         there = {pod.node for pod in self._pods.values() if pod.workload_uid and pod.node and not pod.done}
         there.update(*(_hosts_given(seen.view.value) for seen in self.workloads.values()))
         return sorted(there - self.nodes - self.lost_nodes.keys())
 
     def forget_nodes(self) -> None:
-        """That are no more, and where nobody stood the last time either: a reservation that was on its way when its
-        node went has come by then."""
+        """Forget deleted nodes on which no pod was the last time either. (Not sooner, for the write of a reservation
+        may have been under way when its node went.)"""
         gone = {node for node, since in self.lost_nodes.items() if not since} - self._workloads_on.keys()
         if gone:
             gone.difference_update(pod.node for pod in self._pods.values())
@@ -959,7 +979,7 @@ class World:
         self._deserted = gone & self.lost_nodes.keys()
 
     def queue_changed(self, queue: str | Key) -> None:
-        """A ClusterQueue or LocalQueue or its stop policy changed: who holds room of it may have to leave."""
+        """A ClusterQueue or LocalQueue changed: gangs that hold quota of it may have to leave."""
         for gang in self.state.holders(queue):
             seen = self.workloads.get(gang.key)
             if seen is not None:
@@ -971,25 +991,25 @@ class World:
                 self._wake_workload(seen)
 
     def namespace_changed(self, name: str) -> None:
-        """Its labels say whether jobs of it are governed; it may be being deleted."""
+        """A namespace changed: its labels say whether its jobs are governed, and it may be being deleted."""
         for key in self.jobs:
             if key[1] == name:
                 self._changed_job(key)
 
     def wake_class(self, name: str) -> None:
-        """Jobs whose pods name a RuntimeClass."""
+        """A RuntimeClass changed: look at the jobs whose pods name it."""
         for key, job in self.jobs.items():
             if name in job.runtime_classes:
                 self._changed_job(key)
 
     def account_changed(self, namespace: str, name: str) -> None:
-        """A ServiceAccount came or went: jobs whose pods name it."""
+        """A ServiceAccount came or went: look at the jobs whose pods name it."""
         for key, job in self.jobs.items():
             if key[1] == namespace and name in job.service_accounts:
                 self._changed_job(key)
 
     def says_the_same(self, seen: WorkloadSeen, job: JobView) -> None:
-        """With what is added to its pods now, the Workload would be no other."""
+        """The defaults that are added to the job's pods now make no difference to its Workload."""
         self._same_defaults[seen.uid] = self.defaults.mark_of(job)
         self._changed_job(job.key)
 
@@ -1017,8 +1037,8 @@ class World:
         policy, by = self._stopped(workload.value) if workload is not None else (StopPolicy.NONE, "")
         hosts = self._hosts(job, seen) if self.lost_nodes or self._expelling else {}
         everywhere = frozenset[str]().union(*hosts.values())
-        gone, gone_until = self._gone(seen, everywhere, now, runs=job is not None and not job.suspended)
-        bare, bare_until = self._bare(job, seen, now)
+        gone, gone_until = self._on_lost_nodes(seen, everywhere, now, runs=job is not None and not job.suspended)
+        bare, bare_until = self._without_devices(job, seen, now)
         tainted, tainted_until = self._tainted(workload.value, hosts, now) if workload is not None else ({}, None)
         lost = tuple(sorted({*gone, *bare, *tainted, *self._not_back(seen)}))
         priority = workload.value.priority if workload is not None else 0
@@ -1065,11 +1085,12 @@ class World:
         return None if job is None else self.workload_of_uid(job.uid)
 
     def place_of(self, job_uid: str) -> WorkloadSeen | None:
-        """The Workload by which a job without one waited before it was lost; None: it has no place to come back to."""
+        """The Workload by which a job waited that has none now; None if it has no place in line to come back to."""
         return self._places.get(job_uid)
 
     def gives_up_place(self, workload_uid: str) -> None:
-        """A Workload is about to be deleted for what the owner of its job said."""
+        """A Workload is about to be deleted for what the owner of its job changed: the job does not get its place
+        back."""
         if workload_uid in self._job_of_workload:
             self._by_owner.add(workload_uid)
 
@@ -1101,20 +1122,21 @@ class World:
         return until if now < until else None
 
     def ghost_leaves(self, key: Key, preemptor_uid: str) -> bool:
-        """Somebody is to have the room of a deleted Workload: it leaves already, there is nobody to be told."""
+        """The engine evicts a ghost for another gang: note for whom it leaves, as it does already. False if it is
+        none."""
         value = self.state.workload(key) if key in self._ghosts else None
         if value is not None:
             self.apply(Put(replace(value, evicted="Deleted", evicted_for=preemptor_uid)))
         return value is not None
 
     def lay_ghosts(self, now: int) -> None:
-        """Deleted Workloads whose last pods are on nodes that are gone for good hold nothing any more."""
+        """Free what ghosts hold whose last pods are on nodes that are gone for good."""
         for (namespace, _), uid in sorted(self._ghosts.items()):
             if not self.pods_live((namespace, uid), now):
                 self._lay_ghost(uid)
 
     def same_defaults(self, job: JobView, seen: WorkloadSeen) -> bool:
-        """Is added to its pods what was when the Workload was written?"""
+        """Do defaults add to the job's pods what they did when the Workload was written, or nothing that matters?"""
         now = self.defaults.mark_of(job)
         return now == seen.view.defaults or now == self._same_defaults.get(seen.uid)
 
@@ -1122,7 +1144,7 @@ class World:
         return self._job_by_uid.get(workload.view.value.job_uid)
 
     def is_orphan(self, seen: WorkloadSeen) -> bool:
-        """Does it stand for a job which is not there?"""
+        """Does a Workload stand for a job that is gone?"""
         uid = seen.view.value.job_uid
         return bool(uid) and uid not in self._job_by_uid and not self.is_bare(seen)
 
@@ -1139,7 +1161,7 @@ class World:
         return parent is not None and job.of_jobset and self.governed(parent)
 
     def outside(self, job: JobView) -> bool:
-        """Is it in a namespace whose jobs are not looked at? What a JobSet made is not asked."""
+        """Is a job in a namespace that is not governed? Never so for Jobs of JobSets, which follow their JobSet."""
         if self._looked_at is None or job.of_jobset:
             return False
         return not matches(self._looked_at, self.state.namespaces.get(job.namespace, {}))
@@ -1150,7 +1172,7 @@ class World:
         return set() if job is None else {job.uid, *(self.jobs[child].uid for child in self._children_of(job))}
 
     def refusal_found(self, key: JobKey, found: Refusal) -> None:
-        """It was looked up who refuses the pods that a gang lacks."""
+        """It was looked up what refuses the pods that a gang lacks."""
         if key in self._missing:
             self._refusals[key] = found
             self._changed_job(key)
@@ -1180,7 +1202,8 @@ class World:
     def _start_refused(
         self, key: JobKey, job: JobView | None, seen: WorkloadSeen | None, now: int
     ) -> tuple[int, int, str] | None:
-        """While nobody at all is started it is for no job's sake: each has its full time when that is over."""
+        """`Sight.start_refused`. While the starts of all jobs are refused no job is to blame: each has its full time
+        once that is over."""
         if key not in self._starts_refused:
             return None
         admission, since, last, said = self._starts_refused[key]
@@ -1474,7 +1497,7 @@ class World:
     def made_early(self, jobset: JobView) -> tuple[JobKey, ...]:
         """Jobs that a held JobSet has made."""
         children = ((key, self.jobs[key]) for key in self._children_of(jobset))
-        return tuple(sorted(key for key, one in children if one.suspended and not _over(one)))
+        return tuple(sorted(key for key, one in children if one.suspended and not _makes_no_more(one)))
 
     def _going(self, job: JobView | None) -> tuple[JobKey, ...]:
         children = ((key, self.jobs[key]) for key in self._children_of(job)) if job is not None else ()
@@ -1486,7 +1509,7 @@ class World:
             return 0
         children = [self.jobs[key] for key in self._children_of(job)]
         # One that is at its end makes no more pods, and never says that it is suspended.
-        return sum(not (_over(child) or _heard(child, stop=job.suspended)) for child in children)
+        return sum(not (_makes_no_more(child) or _heard(child, stop=job.suspended)) for child in children)
 
     def _idle_since(self, job: JobView | None, now: int) -> tuple[tuple[JobKey, int], ...]:
         if job is None:
@@ -1537,14 +1560,15 @@ class World:
                 out[pod.pod_set].add(pod.node)
         return out
 
-    def _gone(
+    def _on_lost_nodes(
         self, seen: WorkloadSeen | None, hosts: Collection[str], now: int, *, runs: bool
     ) -> tuple[list[str], int | None]:
-        """Nodes of a gang that are lost. What runs is left where it is for a while, for many come back: with the
-        next moment at which another counts. An API server that was away, or a network, has nodes not ready for some
-        seconds when it is back, and Kubernetes itself deletes no pod at once: of the time that it takes (300 s, unless
-        pods or the API server say otherwise) half is left to stop the gang. While all nodes are silent the time does
-        not run, and it begins anew when the first is back: Kubernetes deletes nothing either."""
+        """(nodes of a gang that are lost; when the next one counts as lost).
+
+        A running gang is left alone for a while, because many nodes come back: after an outage of the API server, or of
+        the network, they are not ready for some seconds. Kubernetes itself deletes pods of such a node after 300 s,
+        unless pods or the API server say otherwise; half of that is left to stop the gang. While all nodes are silent
+        the time does not run, and it begins anew when the first is back, as in Kubernetes."""
         if seen is None or seen.view.value.admission is None or not self.lost_nodes:
             return [], None
         lost = sorted(self.lost_nodes.keys() & hosts)
@@ -1568,11 +1592,12 @@ class World:
                 until = due
         return out, until
 
-    def _bare(self, job: JobView | None, seen: WorkloadSeen | None, now: int) -> tuple[dict[str, str], int | None]:
-        """Nodes whose devices a running gang has and which are gone from allocatable for a while: they and the kubelet
-        are there, the devices are not; with what is left in words. And the next moment at which another counts. A
-        kubelet that starts again has no devices for some seconds, so that not every one is lost; one whose device
-        plugin starts again has none for minutes, while whoever had some runs on."""
+    def _without_devices(
+        self, job: JobView | None, seen: WorkloadSeen | None, now: int
+    ) -> tuple[dict[str, str], int | None]:
+        """(node -> what is left, in words; when the next one counts) of nodes that are ready and have lacked devices
+        for a while that a running gang holds there. They are not lost at once: after a kubelet's restart its devices
+        are gone for some seconds, and after a device plugin's for minutes, in which pods that have some run on."""
         if seen is None or seen.view.value.admission is None or not seen.view.value.admitted:
             return {}, None
         out: dict[str, str] = {}
@@ -1596,8 +1621,8 @@ class World:
         return out, until
 
     def _not_back(self, seen: WorkloadSeen | None) -> list[str]:
-        """Of the nodes that a gang has lost, as its Workload says, those that are not well. For them nobody waits once
-        more: not a controller that has just begun to look, nor while all nodes are silent."""
+        """Of the nodes that a gang has lost by its Workload's status, those that are not well again. They count as lost
+        at once, also for a controller that has just started, and while all nodes are silent."""
         if seen is None or not (told := seen.view.value.lost_nodes):
             return []
         there = (node for node in told if node in self._devices_held.get(seen.key, ()))
@@ -1617,9 +1642,9 @@ class World:
         return bool(here) and all(pod.ready and not pod.terminating for pod in here)
 
     def _tainted(self, value: Workload, hosts: Mapping[str, set[str]], now: int) -> tuple[dict[str, str], int | None]:
-        """Nodes of a gang with a taint that takes its pods off them, and that taint. They are lost to the gang
-        alone: kubelet ends its pods there, which are waited for. Where they bear it for a while, half of that is left
-        to stop the gang: with the next moment at which another counts."""
+        """(node -> its taint; when the next one counts) of nodes of a gang with a NoExecute taint that takes its pods
+        off them. Lost to this gang only: kubelet ends the pods, which are waited for. Where the pods tolerate it for a
+        time, the node counts as lost after half of that, so that the gang can still be stopped in order."""
         out: dict[str, str] = {}
         until: int | None = None
         if not self._expelling or value.admission is None:
@@ -1648,7 +1673,8 @@ class World:
         return out, until
 
     def _shut_out(self, pod: PodView, workload: WorkloadSeen) -> str:
-        """Why a pod that waits for its node cannot come to it, where somebody has closed that; else ""."""
+        """Why a pod cannot come to the node that it is pinned to, if somebody has closed that to it, in words; else
+        ""."""
         value = workload.view.value
         if not pod.pinned:
             return ""
@@ -1669,8 +1695,9 @@ class World:
         return ""
 
     def _refused_by(self, wanted: Mapping[str, PodView], workload: WorkloadSeen) -> tuple[str, ...]:
-        """Of the nodes that pods wait for, those that have room for them: kube-scheduler knows something that nobody
-        does here. (How many volumes a node takes, what its driver reports, what an admission plugin added.)"""
+        """Of the nodes to which waiting pods are pinned, those that have room and are open by all that is known here.
+        kube-scheduler must know of something else: how many volumes a node takes, what its driver reports, what an
+        admission plugin added."""
         there = sorted(wanted.keys() & self.nodes)
         well = (n for n in there if _is_well(self._offered[n]) and not self.state.overfull(n))
         return tuple(n for n in well if not self._shut_out(wanted[n], workload))
@@ -1712,7 +1739,7 @@ class World:
             for name, amount in self._devices_held[one.key].get(node, {}).items():
                 if name in mine:
                     every[name] += amount
-                    upto[name] += amount * (_in_turn(one) <= _in_turn(value))
+                    upto[name] += amount * (_admission_order(one) <= _admission_order(value))
         short = {name: (has.get(name, 0), upto[name]) for name in sorted(mine) if upto[name] > has.get(name, 0)}
         known = self.devices.counting
         gone = self._gone_of.get((value.uid, node), {}).values()
@@ -1755,7 +1782,7 @@ class World:
         return queue is not None and queue.terminating
 
     def _cluster_queue(self, value: Workload) -> ClusterQueue | None:
-        """Where it holds quota, or would."""
+        """The ClusterQueue of which a Workload holds quota, or would."""
         if value.admission is not None:
             return self.state.cluster_queue(value.admission.cluster_queue)
         local = self.state.local_queue((value.namespace, value.queue))
@@ -1778,8 +1805,8 @@ class World:
     def _any_pod(self, owner: Owner) -> bool:
         return any(not pod.done for pod in self._pods_of_owner.get(owner, {}).values())
 
-    def _lay(self, pod: PodView) -> None:
-        """One pod less: the last one of a deleted Workload frees what it held."""
+    def _free_if_last(self, pod: PodView) -> None:
+        """A pod has ended: if it was the last one of a ghost, free what that held."""
         uid = pod.workload_uid
         if self._ghosts and uid in self._ghosts.values() and not self._any_pod((pod.namespace, uid)):
             self._lay_ghost(uid)
@@ -1829,12 +1856,12 @@ class World:
             self._changed_job((ORPHAN, *seen.key))
 
     def is_bare(self, seen: WorkloadSeen) -> bool:
-        """Does it stand for nothing that is managed here: no job, or one of a kind that is somebody else's."""
+        """Does a Workload stand for nothing that is managed here: no job, or one of a kind that is not managed."""
         value, kind = seen.view.value, seen.view.owner[0]
         return not value.job_uid or (bool(kind) and kind not in self._kinds)
 
     def is_beside(self, seen: WorkloadSeen) -> bool:
-        """Does another Workload count for its job: would it be given quota, or hold some, beside that?"""
+        """Does another Workload count for the job of this one?"""
         value = seen.view.value
         if value.job_uid not in self._several or value.finished or self.is_bare(seen):
             return False
@@ -1882,12 +1909,13 @@ def _expels(flavor: Flavor, taints: Iterable[Taint]) -> bool:
     return refused_taint(unnamed, flavor.tolerations) is not None
 
 
-def _in_turn(value: Workload) -> tuple[int, str, str]:
+def _admission_order(value: Workload) -> tuple[int, str, str]:
+    """Gangs that share a node, in the order of their admission."""
     return value.admitted_at, value.namespace, value.name
 
 
 def _is_well(node: Node) -> bool:
-    """Does Kubernetes itself let pods come there?"""
+    """Is a node ready, and without a taint of Kubernetes' own that keeps pods off it?"""
     return node.ready and not any(
         taint.effect in KEEPS_OFF and taint.key.startswith(BY_CONDITION) for taint in node.taints
     )
@@ -1953,22 +1981,21 @@ def _placing_of(pods: Iterable[PodView], pinned: Set[str], standing: Mapping[str
 
 
 def _made_before(pod: PodView, workload: WorkloadSeen | None) -> bool:
-    """Was a pod made for an earlier reservation of its gang? Nothing waits for one whose node is lost, and when the
-    node is back it still ends."""
+    """Was a pod made for an earlier reservation of its gang? Such a pod on a lost node ends when the node is back."""
     return workload is not None and pod.created_at + EARLIER_MS < workload.view.value.reserved_at
 
 
 def _beyond(made: Sequence[int], admitted: int) -> Beyond | None:
-    """made: when, in order. At once where they are more than twice as many, for then each has been replaced, and one of
-    them again: nobody is patient with that."""
+    """More pods than `admitted`; None if there are not. made: when they were made, in order. With more than twice as
+    many nothing is waited for (since 0): each pod was replaced, and one of the replacements again."""
     if len(made) <= admitted:
         return None
     return Beyond(made[admitted] if len(made) <= 2 * admitted else 0, len(made), admitted)
 
 
 def _leaves_unstarted(job: JobView | None, workload: WorkloadSeen | None) -> bool:
-    """Does a gang leave whose job has been suspended since before it got its room? Nothing of it runs there then; what
-    its job left behind from before, or somebody gave it, was placed by nobody."""
+    """Does a gang leave whose job was never started in the room it has? Then pods of the job are from before, or were
+    given to it by somebody, and are not in that room."""
     if job is None or workload is None or not (workload.view.value.evicted or job.deleting):
         return False
     value = workload.view.value
@@ -1976,16 +2003,17 @@ def _leaves_unstarted(job: JobView | None, workload: WorkloadSeen | None) -> boo
 
 
 def _runs_by(job: JobView) -> tuple[bool, bool, bool]:
-    """Whose its pods are that lack our mark is a matter of these."""
+    """What decides whether pods without our label belong to the gang of a job ..."""
     return job.started, job.suspended, job.deleting
 
 
 def _holds(value: Workload) -> tuple[bool, bool, bool]:
-    """The same of its Workload."""
+    """... and the same of its Workload."""
     return value.admission is not None, value.finished, bool(value.evicted)
 
 
-def _counts(value: Workload) -> tuple[bool, bool, bool, int]:
+def _precedence(value: Workload) -> tuple[bool, bool, bool, int]:
+    """Of several Workloads of a job the largest by this counts for it."""
     return not value.finished, value.admitted and not value.evicted, value.admission is not None, value.created
 
 
@@ -2006,39 +2034,40 @@ def _owed(job: JobView) -> bool:
 
 
 def _standing(job: JobView) -> tuple[bool, bool, bool, bool, bool, bool]:
-    """What the JobSet of a Job looks at."""
+    """What `sight` of a JobSet reads of each of its Jobs."""
     ends = job.finished is not None, job.ending is not None
     return job.suspended, _heard(job), job.deleting, *ends, _carries(job)
 
 
-def _over(child: JobView) -> bool:
+def _makes_no_more(child: JobView) -> bool:
     """Will this Job of a JobSet make no pods any more, and need no change for that?"""
     return child.deleting or child.finished is not None or child.ending is not None
 
 
 def _may_be_held_up(job: JobView) -> bool:
-    """By pods that are still ending."""
+    """May a job be kept from making pods by old ones that are still ending?"""
     return job.waits_for_failed or job.kind == JOBSET.kind
 
 
 def _fails_again(old: PodView, pod: PodView) -> bool:
-    """Was it not ready since it failed before? Its status keeps the last time alone."""
+    """Is this a further failure of a pod that has not been ready since an earlier one? Its status has the last time
+    only."""
     one = (old.uid, old.turned_at) == (pod.uid, pod.turned_at) and not (old.ready or pod.ready)
     return one and 0 < old.unready_since < pod.unready_since
 
 
 def _owners(pod: PodView) -> list[Owner]:
-    """What its labels say, of its own namespace: a pod could name the gang of another tenant."""
+    """The owners that a pod's labels name, in its own namespace: else a pod could name the gang of another tenant."""
     return [(pod.namespace, uid) for uid in (pod.owner_uid, pod.jobset_uid, pod.workload_uid) if uid]
 
 
 def _carries(child: JobView) -> bool:
     """Does a stopped Job of a JobSet that may run again say what a start wrote into it?"""
-    return bool(child.marked_for or child.started_by_another) and child.suspended and not _over(child)
+    return bool(child.marked_for or child.started_by_another) and child.suspended and not _makes_no_more(child)
 
 
 def _free(pod: PodView) -> bool:
-    """Is it a gang's, on a node that its reservation did not name?"""
+    """Is it a pod of a gang, on a node that kube-scheduler chose?"""
     return bool(pod.workload_uid and pod.node) and not pod.pinned and not pod.done
 
 
@@ -2049,7 +2078,7 @@ def _pinned(value: Workload) -> frozenset[str]:
 
 
 def _devices_asked(job: JobView) -> list[Key]:
-    """By what a job asks for devices of classes."""
+    """The ResourceClaimTemplates and DeviceClasses by which a job asks for devices, as keys of `World._claiming`."""
     return [*((job.namespace, name) for name in job.claim_templates), *(("", name) for name in job.device_classes)]
 
 

@@ -74,7 +74,6 @@ them evicts the gang in question."""
 DEEP = 2
 """How deep `_unless_evicted_again` asks: the gang that would evict may have been evicted itself, and so on."""
 PATIENCE = 4
-"""So many looks without a decision end a cycle that has decided something; see `WALKS_PER_TRIAL` for the rest."""
 KEPT_IN_VAIN = 6
 """In units of `Rules.passed_over_ms`: how long room is kept in one place before it is asked whether the gang would do
 better elsewhere, where it waits only for gangs that came since that was asked last. Asked anew each time it is over."""

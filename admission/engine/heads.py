@@ -1,7 +1,13 @@
-"""Heads: so many gangs of each queue, against the book as it was found, then one after the other in order.
+"""Heads: Kueue's way through the queues, the first gangs of each queue in one cycle (`Rules.heads_per_queue`).
 
-A gang that no longer fits when its turn comes waits for the next cycle. Cohort trees are looked at whole; those for
-which the budget had no room have the next cycle first.
+A cycle has two halves, as Kueue's has. All heads are *nominated*: each is looked at on the book as the cycle found it.
+Then they are *processed* one after the other, in the classical order or in that of the shares, on the book as those
+before them left it: a gang is admitted, or evicts others, or keeps its room from those behind it for this cycle. One
+that no longer fits when its turn comes waits for the next cycle.
+
+The trees of cohorts are looked at whole or not at all; those for which the budget had no room come first in the next
+cycle. Where Kueue tries the head of a strict queue again in each cycle, here it may stay parked with a memo of the room
+that it keeps from others (`Memo.keeps`), and takes part as long as that may matter to somebody (`_those_who_keep`).
 """
 
 from __future__ import annotations
@@ -57,14 +63,15 @@ class _Entry:
     second: bool = False
     verdict: Verdict | None = None
     again: bool = False
-    """The next cycle looks at it again, whatever changes."""
+    """It is looked at again in the next cycle, whether or not anything changes."""
     unasked: bool = False
-    """Nobody is to go for it, and where it would stand on empty nodes was not asked yet: mostly its quota refuses it,
-    whatever the nodes say."""
+    """It has no victims, and it was not asked yet where it would be placed on empty nodes: mostly quota refuses it
+    anyway."""
     look: _Look | None = None
-    """By which it was nominated, if it may keep room in every cycle."""
+    """The look by which it was nominated, if it is the head of a strict queue."""
     only_keeps: bool = False
-    """Others of its tree were not looked at, which may go before it: it has its turn with them."""
+    """It only keeps its nodes from gangs of other trees in this cycle: its own tree was not looked at, where others may
+    come before it."""
 
 
 def _hosts(charge: Charge) -> set[str]:
@@ -72,13 +79,13 @@ def _hosts(charge: Charge) -> set[str]:
 
 
 class Heads(Run):
-    """One gang of each queue (or so many), against the book as it was found; then in order."""
+    """One decision by the heads of the queues: see the module."""
 
     def go(self) -> None:
         self.entries: list[_Entry] = []
         self.walks: dict[str, Walk] = {}
         self.farthest: dict[str, int] = {}
-        """Root -> how far the one borrows there that borrows farthest."""
+        """Label of a root -> the largest borrowing height of a head below it."""
         self.book = self.ledger.version, self.ledger.nodes.version
         self._second_pass()
         self.before = self.cost
@@ -94,15 +101,15 @@ class Heads(Run):
             self._those_who_keep(label)
         others = [label for label in self.state.memos.roots_of_keepers() if label not in looked_at]
         self.keepers_there = not others or self._take_nodes()
-        """Do those take part who keep nodes from all trees."""
+        """Do gangs take part that keep nodes from gangs of all trees?"""
         if self.keepers_there:
             for label in others:
                 self._those_who_keep(label, nodes=True)
         self.preempted: set[Key] = set()
         self.kept: list[Key] = []
-        """For whom room is taken for the rest of this cycle; they are not admitted in it."""
+        """Gangs whose room is charged for the rest of this cycle, though they are not admitted in it."""
         self.kept_by_strict: list[Key] = []
-        """Of them, who takes it in every cycle."""
+        """Those of them that keep it in every cycle."""
         for entry in self._in_order():
             self._process(entry)
         if not self.more:
@@ -113,13 +120,12 @@ class Heads(Run):
     # -- nominating
 
     def _take_nodes(self) -> bool:
-        """Does anybody of this cycle take nodes, or keep some from others."""
+        """Does any head of this cycle take nodes, or keep them from others."""
         return any(entry.usage.admission is not None for entry in self.entries)
 
     def _roots(self) -> list[tuple[str, list[str]]]:
-        """The queues under each root in which somebody is worth a trial. A root is looked at whole or not at all, so
-        that nobody is passed by of those whom the order would put first; where the last cycle had no budget left, this
-        one goes on."""
+        """(label of a root, its queues with a gang that is worth a trial). It begins with the root at which the budget
+        of the last cycle ended."""
         under: dict[str, list[str]] = {}
         for name in self.state.memos.ready():
             under.setdefault(self.node(name).root.label, []).append(name)
@@ -139,8 +145,9 @@ class Heads(Run):
             self._nominate(walk.queue, *first)
 
     def _those_who_keep(self, label: str, *, nodes: bool = False) -> None:
-        """The heads of strict queues under this root that keep room in every cycle, as Kueue never parks them: all, or
-        those that keep `nodes`, which are of all trees. Of a tree behind the budget, also who is worth a trial."""
+        """Nominate the parked heads of strict queues under this root that keep room in every cycle: Kueue never parks
+        them. `nodes`: the root is not looked at in this cycle, and those count that keep nodes, which are common to all
+        trees; also heads that are not parked, which then only keep their nodes."""
         awake = self.state.memos.keepers_awake(label) if nodes else ()
         for (name, bucket), memo in self.state.memos.keeping(label):
             place, first = self.state.lines[name].first(self.state.used(name))
@@ -155,7 +162,8 @@ class Heads(Run):
     def _nominate(
         self, queue: ClusterQueue, place: QueueKey, bucket: int, known: object = None, *, only_keeps: bool = False
     ) -> None:
-        """known: the last look at it, on whatever book."""
+        """Look at a gang, and let it take part unless nothing can be assigned. known: the last look at it, on any
+        book."""
         gang = self.state.workloads[order.key_of(place)]
         look = self._looked(gang, queue, known) if queue.strict else None
         trial = self.look(gang, queue) if look is None else look.trial
@@ -172,8 +180,8 @@ class Heads(Run):
         self.farthest[root] = max(self.farthest.get(root, 0), trial.assignment.borrow)
 
     def _looked(self, gang: Workload, queue: ClusterQueue, known: object) -> _Look:
-        """A look at the head of a strict queue; the last one, where that was on an equal book. (Whose LocalQueue used
-        how much is in no version.)"""
+        """A look at the head of a strict queue: `known`, if that was on an equal book, or a new one. (With
+        usage-decayed fairness a new one, because usage of LocalQueues is in no version of the book.)"""
         node, ledger = self.node(queue.name), self.ledger
         at = (gang, queue, node, self._avoided(gang), ledger.version_of(node.root), ledger.nodes.version)
         if isinstance(known, _Look) and known.at == at and self.rules.usage_fairness is None:
@@ -185,9 +193,9 @@ class Heads(Run):
         return _Look(at, self.look(gang, queue))
 
     def _go_on(self, entry: _Entry) -> _Entry | None:
-        """The next gang of a queue of which one was admitted, if it fits and borrows less far than others would that
-        come behind. Kueue lets these borrow what is left of the queue's own quota, and evicts them for it in the next
-        cycle."""
+        """After an admission: the next gang of the same queue takes part as well, if it fits and borrows less far up
+        than some head that comes later. In Kueue it would wait a cycle; those heads would borrow what is left of its
+        queue's own quota, and be evicted for it in the next cycle."""
         trial = entry.trial
         admitted = self.charged.get(trial.gang.key)
         farthest = self.farthest.get(trial.node.root.label, 0)
@@ -205,7 +213,7 @@ class Heads(Run):
         if gang.parent_uid:
             return None  # a variant: one of its job may have been admitted just now
         if any(pod_set.min_count is not None for pod_set in gang.pod_sets):
-            return None  # fewer pods are for who finds nobody to evict, which is not asked here
+            return None  # its pods are reduced only where no victims are found, which is not asked here
         found = self.look(gang, trial.queue, evict=False)
         if found.mode is not Mode.FIT or found.assignment is None or found.assignment.borrow >= farthest:
             return None
@@ -247,7 +255,8 @@ class Heads(Run):
         )
 
     def _nodes_after(self, trial: Trial) -> None:
-        """Where it would stand once its victims are gone, or, without any, on empty nodes: to be kept from others."""
+        """Choose its nodes as if its victims were gone or, without victims, on empty nodes: it keeps these from
+        others."""
         assert trial.assignment is not None
         charges = self.ledger.charges
         victims = [charges[key] for key, _ in trial.found.victims]
@@ -306,8 +315,9 @@ class Heads(Run):
             sends(tournament, label)
 
     def _one_by_one(self) -> Iterator[_Entry]:
-        """By class, but whoever was evicted for another one of them comes after that one: else he takes the room that
-        he gave, and is evicted again, without end. (Of two who were evicted for each other, the later one.)"""
+        """In the classical order, except that a gang which was evicted for another head comes after that one: else it
+        would take its room back and be evicted again, without end. (Of two that were evicted for each other, the one
+        that was evicted later.)"""
         waiting = {entry.trial.gang.uid: entry for entry in self.entries if not entry.second}
         given: set[Key] = set()
         line = [(self._classical(entry), entry) for entry in self.entries]
@@ -338,6 +348,7 @@ class Heads(Run):
     # -- processing
 
     def _process(self, entry: _Entry) -> None:
+        """The turn of one head, on the book as those before it left it."""
         trial = entry.trial
         gang = trial.gang
         if entry.second:
@@ -345,12 +356,12 @@ class Heads(Run):
             return
         assert trial.assignment is not None
         at_once = not gang.cursor and not trial.assignment.pending_flavors
-        """It was looked at in all flavors; else it keeps room in one now, and in another then."""
+        """All of its flavors were looked at; else it keeps room in one flavor now, and in another in the next cycle."""
         fits = self._still_fits(entry)
         anew = False
-        """It fits, but for what others take or keep in this cycle: the next may say otherwise."""
+        """It would fit without what others take or keep in this cycle: the next may say otherwise."""
         keeper, asked = None, None
-        """Who keeps it in every cycle; of what that was asked."""
+        """The gang that keeps its room from it in every cycle; the trial for which that was asked."""
         if not fits and trial.mode is Mode.FIT:
             keeper, asked = self._kept_from(entry), trial
         if not fits and self._recompute(entry):
@@ -365,19 +376,7 @@ class Heads(Run):
             return
         if trial.mode.preempts:
             if not trial.found.victims:
-                keeps = None
-                if not may_always_reclaim(trial.queue, self.rules):
-                    self._ask(entry)
-                    room = self._reserve(entry)
-                    self._keep(room)
-                    if trial.queue.strict and at_once:
-                        keeps = room
-                why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA)
-                if keeper is not None:
-                    why = replace(why, detail=Detail.CLAIMED, subject="/".join(keeper))
-                self._requeue(entry, again=anew, why=why, keeps=keeps)
-                if keeps is not None and not entry.again:
-                    self.kept_by_strict.append(gang.key)
+                self._wait_without_victims(entry, keeper, again=anew, at_once=at_once)
                 return
             if gang.preemption_gated:
                 why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
@@ -386,25 +385,20 @@ class Heads(Run):
         if self.preempted & {key for key, _ in trial.found.victims}:
             deferred = self._after_others(entry)
             if deferred is None:
-                why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
-                self._requeue(entry, again=True, why=why, scanned=False)
+                self._wait_a_cycle(entry)
                 return
             trial, fits = entry.trial, True
             if deferred:
                 self._until_they_left(entry)
                 return
         if not fits:
-            why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
             if keeper is None and trial is not asked:
                 keeper = self._kept_from(entry)
-            if keeper is not None:
-                why = replace(why, detail=Detail.CLAIMED, subject="/".join(keeper))
-            self._requeue(entry, again=keeper is None, why=why, scanned=False)
+            self._wait_a_cycle(entry, keeper)
             return
         if entry.only_keeps:
             self._keep(entry.usage)
-            why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
-            self._requeue(entry, again=True, why=why, scanned=False)
+            self._wait_a_cycle(entry)
             return
         self.preempted |= {key for key, _ in trial.found.victims}
         if trial.mode is Mode.FIT:
@@ -412,8 +406,8 @@ class Heads(Run):
             if worse is not None:
                 self._migrate(entry, worse)
                 return
-            # Kueue counts those who were to go in this cycle as gone, and admits beyond quota until they are, if their
-            # going frees more than they go for.
+            # Kueue counts gangs that are evicted in this cycle as gone already, and would admit this one beyond quota
+            # until they are.
             if self.preempted and not self._fits_without(entry, self.kept):
                 self._until_they_left(entry)
                 return
@@ -430,8 +424,33 @@ class Heads(Run):
         entry.verdict = verdict
         self.verdicts.append(verdict)
 
+    def _wait_a_cycle(self, entry: _Entry, keeper: Key | None = None) -> None:
+        """It waits for the next cycle; or, behind a `keeper`, until something changes."""
+        why = replace(entry.trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
+        if keeper is not None:
+            why = replace(why, detail=Detail.CLAIMED, subject="/".join(keeper))
+        self._requeue(entry, again=keeper is None, why=why, scanned=False)
+
+    def _wait_without_victims(self, entry: _Entry, keeper: Key | None, *, again: bool, at_once: bool) -> None:
+        """It could go only by eviction, and no victims were found. Unless its queue may always reclaim, it keeps its
+        room from those behind it; the head of a strict queue in every cycle, once all of its flavors were looked at
+        (`at_once`)."""
+        trial, keeps = entry.trial, None
+        if not may_always_reclaim(trial.queue, self.rules):
+            self._ask(entry)
+            room = self._reserve(entry)
+            self._keep(room)
+            if trial.queue.strict and at_once:
+                keeps = room
+        why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA)
+        if keeper is not None:
+            why = replace(why, detail=Detail.CLAIMED, subject="/".join(keeper))
+        self._requeue(entry, again=again, why=why, keeps=keeps)
+        if keeps is not None and not entry.again:
+            self.kept_by_strict.append(trial.gang.key)
+
     def _kept_from(self, entry: _Entry) -> Key | None:
-        """Who keeps the room in every cycle that it would have now, if one does."""
+        """The gang that keeps room in every cycle without which this one would fit now; None if there is none."""
         root, wanted = entry.trial.node.root, {fr for fr, _ in entry.usage.usage}
         kept = [(key, self.ledger.charges[key]) for key in self.kept_by_strict]
         keepers = [
@@ -450,26 +469,27 @@ class Heads(Run):
             return named if self._still_fits(entry) else None
 
     def _keep(self, charge: Charge) -> None:
-        """Taken for the rest of this cycle."""
+        """Charge this for the rest of the cycle."""
         if charge.key not in self.ledger.charges:
             self.ledger.charge(charge)
             self.kept.append(charge.key)
 
     def _until_they_left(self, entry: _Entry) -> None:
-        """Its room is that of gangs that leave: kept for this cycle, and looked at again in the next."""
+        """It goes into room of gangs that are leaving: it keeps that for this cycle, and is looked at again in the
+        next."""
         self._keep(entry.usage)
         why = replace(entry.trial.why, reason=Reason.WAITING_FOR_PREEMPTED, detail=Detail.VICTIMS_LEAVING)
         self._requeue(entry, again=True, why=why, scanned=False)
 
     def _fits_without(self, entry: _Entry, gone: Iterable[Key]) -> bool:
-        """Is there quota, and are the nodes free that were chosen, with these out of the book."""
+        """Is there quota, and are the chosen nodes free, with these gangs out of the book."""
         with self.ledger.trial():
             for key in gone:
                 self.ledger.release(key)
             return entry.trial.node.fits(dict(entry.usage.usage)) and self._room_on_nodes(entry.trial)
 
     def _still_fits(self, entry: _Entry) -> bool:
-        """Is there room, with everybody gone who was to go for it or for somebody before it."""
+        """Is there room once its victims, and those of the heads before it, are gone."""
         trial = entry.trial
         if trial.assignment is None or trial.mode is Mode.NO_FIT:
             return False
@@ -484,8 +504,7 @@ class Heads(Run):
         return self._fits_without(entry, gone)
 
     def _going_around(self, trial: Trial, more: Iterable[Key] = ()) -> list[Key]:
-        """Of those who go for somebody in this cycle, and these, who holds something in the tree of this gang, or
-        nodes."""
+        """Of the victims of this cycle, and these, the ones that hold quota in the tree of this gang, or nodes."""
         tree, root, charges = self.ledger.tree, trial.node.root, self.ledger.charges
         return [
             key
@@ -505,7 +524,7 @@ class Heads(Run):
             self.ledger.charge(charge)
             there = [(nodes.free(nodes.resolve(host)), amounts) for host, amounts in taken.hosts]
             there += [(self._free_in(pairs), amounts) for pairs, amounts in taken.domains]
-            # What it does not ask for, others may hold too much of.
+            # Only of what it asks for: others may hold too much of other resources.
             return all(free and all(free.get(name, 0) >= 0 for name, _ in amounts) for free, amounts in there)
 
     def _free_in(self, domain: Pairs) -> dict[str, int]:
@@ -523,7 +542,7 @@ class Heads(Run):
         return free
 
     def _recompute(self, entry: _Entry) -> bool:
-        """Look again, on the book as it is now, where another took the nodes that were chosen."""
+        """Look again at a gang whose chosen nodes were taken by a head before it; False where that is not done."""
         trial = entry.trial
         if "TASRecomputeAssignmentWithinSchedulingCycle" not in self.rules.gates or trial.assignment is None:
             return False
@@ -546,8 +565,8 @@ class Heads(Run):
         entry.trial, entry.usage, entry.unasked, entry.look = trial, self._charge(trial), False, None
 
     def _after_others(self, entry: _Entry) -> bool | None:
-        """Its victims go for somebody before it: does it fit once they are gone (True), or with other victims (False;
-        the entry has them then), or not (None)."""
+        """Its victims are evicted for a head before it: True if it fits once these are gone, False if it fits with
+        other victims (the entry has them then), None if it does not."""
         if "RecomputeAssignmentUponPreemptionTargetsOverlap" not in self.rules.gates:
             return None
         with self.ledger.trial():
@@ -562,12 +581,13 @@ class Heads(Run):
         return trial.mode is Mode.FIT
 
     def _flavor_rank(self, gang: Workload, queue: ClusterQueue) -> int | None:
-        """Of a variant: where the queue lists the flavor that it is for."""
+        """Of a variant (concurrent admission): the index of its flavor in the queue's list."""
         allowed = gang.allowed_flavors or frozenset()
         return next((i for i, flavor in enumerate(queue.groups[0].flavors) if flavor.name in allowed), None)
 
     def _sibling(self, trial: Trial, wanted: Callable[[int, int], bool]) -> Workload | None:
-        """Concurrent admission: an admitted variant of the same job whose flavor stands so (`theirs`, `mine`)."""
+        """An admitted variant of the same job for which `wanted` holds of (index of its flavor, index of this
+        one's)."""
         gang, queue = trial.gang, trial.queue
         if "ConcurrentAdmission" not in self.rules.gates or not gang.parent_uid or not queue.groups:
             return None
@@ -588,7 +608,8 @@ class Heads(Run):
         )
 
     def _migrate(self, entry: _Entry, worse: Workload) -> None:
-        """There is room in a better flavor than the one that its job runs in: that variant goes first."""
+        """There is room in a better flavor than that in which the job runs, as the variant `worse`: evict that
+        first."""
         trial = entry.trial
         gang, queue = trial.gang, trial.queue
         self._keep(entry.usage)
@@ -607,8 +628,8 @@ class Heads(Run):
         self._requeue(entry, again=True, why=why, scanned=False)
 
     def _reserve(self, entry: _Entry) -> Charge:
-        """What a gang keeps from others for this cycle that would have to evict and finds nobody: no more than its
-        queue may have."""
+        """What a gang without victims keeps from others in this cycle: what it asks for, as far as its queue may have
+        it."""
         assert entry.trial.assignment is not None
         node = entry.trial.node
         kept: list[tuple[FlavorResource, int]] = []
@@ -618,12 +639,12 @@ class Heads(Run):
             if entry.trial.assignment.borrow > 0:
                 limit = None if quota is None else quota.borrowing_limit
                 most = amount if limit is None else most + limit
-            # Where it has more already, that makes no room for others.
+            # Never less than 0: a queue that has more already gives nothing back by it.
             kept.append((fr, max(0, min(amount, most))))
         return replace(entry.usage, usage=tuple(kept))
 
     def _stand(self, entry: _Entry) -> None:
-        """The second look at a gang that holds its quota: other nodes, or the first ones."""
+        """The second look at a gang that holds its quota: give it its first nodes, or others for lost ones."""
         trial = entry.trial
         gang = trial.gang
         assert trial.assignment is not None
@@ -653,8 +674,9 @@ class Heads(Run):
         scanned: bool = True,
         keeps: Charge | None = None,
     ) -> None:
-        """`again`: the next cycle looks at it again, whatever changes. `scanned`: that look goes on behind the flavors
-        of this one. `keeps`: what it keeps from others in every cycle."""
+        """It is not admitted in this cycle. `again`: it is looked at again in the next, whether or not anything
+        changes; else it is parked. `scanned`: the next look goes on behind the flavors of this one. `keeps`: what it
+        keeps from others in every cycle."""
         trial = entry.trial
         why = why or trial.why
         assignment = trial.assignment
@@ -663,7 +685,7 @@ class Heads(Run):
         generation = self.state.generation(trial.queue.name)
         goes_on = self.state.scanned(trial.gang.key, cursor if pending else (), generation, self.book)
         entry.again = again or goes_on
-        # The head of a strict queue stays where it is, for all to wait behind; Kueue tries it again and again.
+        # The head of a strict queue counts as active also when it is parked: Kueue tries it in every cycle.
         entry.verdict = Verdict(
             trial.gang.key,
             Standing.ACTIVE if entry.again or trial.queue.strict else Standing.PARKED,
@@ -686,8 +708,8 @@ class Heads(Run):
         state.memos.park(trial.queue.name, trial.bucket, memo)
 
     def _waits_for_nodes(self, trial: Trial) -> bool:
-        """May room on nodes change it. Of a choice of flavors or counts only the last is known, and nodes may have
-        refused the others."""
+        """Might more room on nodes change the answer? With a choice of flavors or counts only the last answer is known,
+        and the nodes may have refused the others: then yes, if any flavor has nodes that are chosen."""
         if trial.assignment is None:
             return False
         groups = trial.queue.groups

@@ -1,11 +1,16 @@
 """The lawful search for victims, which keeps the promises.
 
-Candidates go in one order (lowest priority, newest, least lost work), each only if it is lawful when its turn comes;
-the shortest prefix that makes room is kept; then each member that proves unnecessary is spared; and every member must
-be lawful in the final set, on the same book that admission sees: reclaim needs the victim's side to borrow some of what
-the victim holds (the other two: anything contested), fair sharing needs the share test to hold and the victim's share
-to fall by its going. Who fails is ruled out, and the search starts again without. Where this order finds no set, others
-are walked through, as far as that is little work. Gangs that are leaving already cost nothing.
+Candidates stand in one order: lowest priority, newest, least lost work. The search
+
+1. takes them off the book in this order, each only if its eviction is lawful when its turn comes, until there is room;
+2. puts those back that prove unnecessary;
+3. checks that each of the rest is lawful in the final set, on the same book that admission sees. One that is not is
+   ruled out, and the search begins again without it;
+4. walks through other sets, within a bound, where this order finds none (`_in_any_order`).
+
+An eviction is lawful if the victim's side borrows some of what the victim holds (by the other two searches: anything
+contested), and the gang is entitled to what it asks for, or else the share test holds and the victim's share falls by
+its eviction. Gangs that are leaving already cost nothing.
 """
 
 from __future__ import annotations
@@ -30,37 +35,39 @@ _STILL_SHORT = "whose going leaves nodes short"
 _ROUNDS = 8
 """How often the lawful search may rule victims out and start again."""
 _LOOKS = 64
-"""How often it may ask whether there is room when those who would go first make none ..."""
+"""In step 4: how many sets may be asked whether they make room ..."""
 _FEW = 16
-"""... and among how many at least."""
+"""... and among how many candidates all sets are walked through, if that bound allows."""
 _MANY = 32
-"""More victims than these are taken off the book of nodes one by one: to lay all over it for each question costs the
-square of their number."""
+"""More victims than these are taken off the book of nodes one by one, because a question as if all of them were gone
+adds all of them up, and the search asks many."""
 
 
 class _Side(NamedTuple):
-    """How a queue and the gang's stand to each other."""
+    """Where the paths of the gang's queue and another one to the root part."""
 
     mine: QuotaNode
     theirs: QuotaNode
-    """The nodes of the two paths just below what both have in common."""
+    """The last nodes of the two paths below the node that both have in common: the two sides."""
     between: tuple[QuotaNode, ...]
-    """From the queue up to `theirs`."""
+    """From the other queue up to `theirs`."""
 
 
 class _Around(NamedTuple):
-    """Who holds what, in the queues around one."""
+    """What the queues around the gang's hold of what it asks for."""
 
     borrowers: dict[QuotaNode, Share]
-    """Who borrows something contested, all the way up; and the share of that side."""
+    """Queues that borrow something contested, as do all cohorts above up to the common one -> the share of that
+    side."""
     holding: list[tuple[QuotaNode, Amounts]]
-    """What they hold of what is asked for."""
+    """Of these queues: what they hold of what is asked for."""
     within: list[QuotaNode]
-    """The others."""
+    """The other queues."""
 
 
 class _Who(NamedTuple):
-    """Of one queue that borrows: `holders` held something, `candidates` of them what may be taken back."""
+    """What was found about one queue that borrows: which gangs held quota, how many were asked about, and which of them
+    hold something that may be reclaimed."""
 
     holders: Sequence[Workload]
     asked: int
@@ -68,7 +75,7 @@ class _Who(NamedTuple):
 
 
 class _Claims:
-    """What is claimed in the queues of a tree, and the tree without it."""
+    """The claims in the queues of a tree, and the tree without them."""
 
     def __init__(self, held: dict[QuotaNode, Amounts]) -> None:
         self.held = held
@@ -76,7 +83,8 @@ class _Claims:
 
 
 class _Seen:
-    """A tree as it is seen from one queue, without those who leave: what searches found out, for the next of them."""
+    """What searches for gangs of one queue found out about its tree, without what gangs hold that leave: kept for the
+    next one."""
 
     def __init__(self, node: QuotaNode, claims: _Claims) -> None:
         if node in claims.held:
@@ -90,12 +98,13 @@ class _Seen:
 
 
 class Lawful(Search):
-    """The law is about quota: it is tried on the tree alone, with the gang's usage charged. Nodes are asked last."""
+    """See the module. The law is about quota, and is tried on the tree alone, with the gang's usage charged; nodes are
+    asked last."""
 
     def run(self) -> Found:
         ledger, root = self.ledger, self.node.root
         self.going: list[Charge] = []
-        """Of those who leave already. Their quota in this tree is out of it during the search."""
+        """Charges of the gangs that leave already. Their quota is out of the tree during the search."""
         for key in sorted(self.leaving):
             charge = ledger.charges.get(key)
             if charge is None or key == self.gang.key:
@@ -133,18 +142,19 @@ class Lawful(Search):
         self.until: int | None = None
         self.back = back_until(self.gang, self.rules, self.now)
         self.nodes_short = False
-        """There was quota once, and no room on nodes."""
+        """With some set there was quota, and no room on nodes."""
         self.by_order = False
-        """Some were not lawful when their turn came, and without them there was no quota."""
+        """Some candidates were not lawful when their turn came, and without them there was not enough quota: another
+        order may find a set."""
         self.ruled_out = 0
-        """Candidates that were not lawful in the set with which there was room."""
+        """How many candidates were not lawful in a set that made room."""
         self.barred: set[QuotaNode] = set()
-        """Queues of which nobody may go as long as nobody else does."""
+        """Queues of which no gang may be evicted as the tree is now."""
         self.resources = frozenset(fr[1] for fr in self.usage) if self.rules.contested_share else None
         self.claims: list[tuple[QuotaNode, Amounts, QuotaNode]] = []
-        """What is claimed on the sides of those who may have to go; and where they meet the gang's."""
+        """(queue, its claims, the node at which its path meets that of the gang) of the candidates' sides."""
         self.claims_out: QuotaNode | None = None
-        """The claims on other sides than this of the gang are out of the tree now."""
+        """The side of the gang for which the claims of other sides are out of the tree now; None: none are."""
         if self.going and self.fits():
             return self.found((), self.until)
         ledger, gone = self.ledger, frozenset(self.gone)
@@ -224,7 +234,7 @@ class Lawful(Search):
         return tuple((fr, used) for fr in self.usage if (used := node.usage.get(fr, 0)))
 
     def _room_without(self, holding: list[tuple[QuotaNode, Amounts]]) -> bool:
-        """Would there be quota if all of this were gone: a bound that costs little."""
+        """Would there be quota if all of this were gone? A cheap bound."""
         if not any(amounts for _, amounts in holding):
             return False
         left = self.node.available_without(self.usage, holding)
@@ -242,8 +252,8 @@ class Lawful(Search):
         return side
 
     def _take_claims_out(self, mine: QuotaNode | None) -> None:
-        """What the victim's side only claims it does not hold: it makes nobody there a borrower. All sides that meet
-        the gang's above this node of it are without their claims from now on; none of them, where it is None."""
+        """Take the claims out of the tree of all sides that meet the gang's above `mine`; None: put all back. What the
+        victim's side only claims must not make it a borrower."""
         if mine is self.claims_out:
             return
         for node, usage, at in self.claims:
@@ -254,9 +264,9 @@ class Lawful(Search):
         self.claims_out = mine
 
     def _safe(self, shares: Mapping[QuotaNode, Share]) -> set[QuotaNode]:
-        """Of these queues nobody may go, whoever else goes: the gang is entitled to nothing there, and their side's
-        share (given) is not the larger one. (It could only fall; that of the gang's side cannot, for nobody there is
-        among the candidates.)"""
+        """Those of these queues of which no gang may be evicted, whatever else is: the gang is not entitled there, and
+        the share of their side (given) is not larger than that of its own side. Evictions could only lower their share,
+        and not that of its own side, on which there are no candidates."""
         out: set[QuotaNode] = set()
         above = {node for queue in shares for node in queue.path()}
         ours: dict[QuotaNode, Share | None] = {}
@@ -272,7 +282,7 @@ class Lawful(Search):
         return out
 
     def _share_unless_entitled(self, mine: QuotaNode) -> Share | None:
-        """The share of the gang's side with its usage charged; None if it is entitled to it there."""
+        """The share of the gang's side with its usage charged; None if it is entitled to what it asks for there."""
         for node, rest in Tree.rising(self.node, self.usage):
             if node is self.node or node is mine:
                 if not any(node.exceeds(fr, rest.get(fr, 0)) for fr in self.usage):
@@ -300,22 +310,21 @@ class Lawful(Search):
 
     @staticmethod
     def _borrow(nodes: Iterable[QuotaNode], frs: Collection[FlavorResource]) -> bool:
-        """Does each of these, a queue and every cohort between it and the common one, hold more than its quota of any
-        of these."""
+        """Does each of these nodes (a queue, and the cohorts above it below the common one) hold more than its quota of
+        any of these pairs?"""
         for node in nodes:  # noqa: SIM110  (asked for every candidate)
             if not node.borrowing(frs):
                 return False
         return True
 
     def _who_borrow(self, queues: list[QuotaNode]) -> list[Workload]:
-        """Gangs of queues that borrow that hold some of what their queue borrows: who goes gives something of that
-        back, and nobody goes for what others of its queue hold too much of. (So each eviction leaves less beyond quota,
-        and they come to an end.)"""
+        """Gangs, of queues that borrow, that hold some of what their queue borrows. So each eviction gives back
+        something that was borrowed, no gang goes for what others of its queue hold, and evictions come to an end."""
         if not queues:
             return []
         out: list[Workload] = []
         same = self.reclaim_policy is PreemptionPolicy.ANY and self.gang.key not in self.ledger.charges
-        """Who the gang is makes no difference."""
+        """Are the candidates the same whichever gang asks?"""
         with self.seen.unclaimed:
             for queue in queues:
                 at = (queue, self.contested)
@@ -340,12 +349,12 @@ class Lawful(Search):
         return out
 
     def _entitled(self, mine: QuotaNode) -> bool:
-        """Is the gang within the nominal quota of its queue, or of the cohort on its side; its usage is charged."""
+        """Is the gang, its usage charged, within the nominal quota of its queue, or of the cohort on its side?"""
         return not (self.node.borrowing(self.usage) and mine.borrowing(self.usage))
 
     def _lawful(self, victim: Workload) -> EvictReason | None:
-        """Why it may go, if it may; it is still there, and the gang's usage is charged. Leaves claims out of the
-        tree."""
+        """The reason for which this victim may be evicted; None if it may not. The victim is still charged, and the
+        gang's usage is. Leaves claims out of the tree."""
         queue = self.queue_of[victim.key]
         if queue is self.node:
             return EvictReason.IN_CLUSTER_QUEUE
@@ -361,7 +370,7 @@ class Lawful(Search):
         before = theirs.share(None, self.resources)
         share = mine.share(None, self.resources)
         if not share < before:
-            self.barred.add(queue)  # whoever goes, their share only falls
+            self.barred.add(queue)  # further evictions only lower the share of their side
             return None
         spared = self.back or spared_until(victim, self.rules, self.now)
         if spared is not None:

@@ -796,7 +796,7 @@ class Ledger:
 
     @contextmanager
     def _laid_bare(self, usage: Sequence[tuple[QuotaNode, dict[FlavorResource, int]]]) -> Iterator[None]:
-        """Inside, these nodes of the quota tree have this usage, and no gang is on any node."""
+        """With this usage in these places of the tree, and no gang on any node."""
         kept = [(at, at.usage) for at, _ in usage]
         for at, amounts in usage:
             at.put_usage(amounts)

@@ -63,17 +63,23 @@ class ResourceGroup(Value, frozen=True):
 
 
 class Strategy(Enum):
+    """How a ClusterQueue orders its gangs: does one that cannot go hold up those behind it (STRICT_FIFO) or not."""
+
     STRICT_FIFO = "StrictFIFO"
     BEST_EFFORT_FIFO = "BestEffortFIFO"
 
 
 class StopPolicy(Enum):
+    """Is a queue stopped: HOLD admits nothing more, HOLD_AND_DRAIN also evicts what is admitted."""
+
     NONE = "None"
     HOLD = "Hold"
     HOLD_AND_DRAIN = "HoldAndDrain"
 
 
 class PreemptionPolicy(Enum):
+    """Which gangs may be evicted, by their priority and age against the gang that needs room."""
+
     NEVER = "Never"
     LOWER_PRIORITY = "LowerPriority"
     LOWER_OR_NEWER_EQUAL_PRIORITY = "LowerOrNewerEqualPriority"
@@ -81,9 +87,11 @@ class PreemptionPolicy(Enum):
 
 
 class Preemption(Value, frozen=True):
+    """`spec.preemption` of a ClusterQueue: which gangs may be evicted for its own, by whose they are."""
+
     within_cluster_queue: PreemptionPolicy = PreemptionPolicy.NEVER
     reclaim_within_cohort: PreemptionPolicy | None = None
-    """None: not said; `Rules.reclaim_default` holds."""
+    """None: not set, and `Rules.reclaim_default` holds."""
     borrow_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
     max_priority_threshold: int | None = None
 
@@ -117,7 +125,7 @@ Held = TypeVar("Held")
 
 
 def discard(table: dict[Name, set[One]], name: Name, one: One) -> None:
-    """Of a table of sets, which has none that is empty: who is gone leaves nothing behind."""
+    """Remove `one` from the set at `name`, and the set once it is empty, so that such tables do not grow."""
     held = table.get(name)
     if held is not None:
         held.discard(one)
@@ -126,7 +134,7 @@ def discard(table: dict[Name, set[One]], name: Name, one: One) -> None:
 
 
 def drop(table: dict[Name, dict[One, Held]], name: Name, one: One) -> None:
-    """The same of a table of dicts."""
+    """As `discard`, for a table of dicts."""
     held = table.get(name)
     if held is not None:
         held.pop(one, None)
@@ -135,7 +143,7 @@ def drop(table: dict[Name, dict[One, Held]], name: Name, one: One) -> None:
 
 
 def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Does a label selector select; a missing one selects nothing."""
+    """Does a label selector match these labels? A missing one (None) matches nothing."""
     if selector is None:
         return False
     for need in selector.requirements:
@@ -152,8 +160,8 @@ def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 
 
 class AntiAffinity(Value, frozen=True):
-    """What a pod asks of all others (required anti-affinity): none that it selects stands in its domain of a label, and
-    none comes there."""
+    """One term of required anti-affinity: none of the pods that it selects is, or comes, where a pod with this term is.
+    (A term of affinity has the same form: see `PodShape.near`.)"""
 
     key: str
     """The label of nodes whose values are the domains."""
@@ -170,6 +178,8 @@ class CheckRule(Value, frozen=True):
 
 
 class ClusterQueue(Value, frozen=True):
+    """A queue with quota. Fields not explained here are those of the kind."""
+
     name: str
     cohort: str = ""
     groups: tuple[ResourceGroup, ...] = ()
@@ -191,7 +201,7 @@ class ClusterQueue(Value, frozen=True):
 
     @property
     def strict(self) -> bool:
-        """Who is not first waits behind who is."""
+        """Does the first gang hold up all behind it while it cannot go."""
         return self.strategy is Strategy.STRICT_FIFO
 
     @property
@@ -201,6 +211,8 @@ class ClusterQueue(Value, frozen=True):
 
 
 class Cohort(Value, frozen=True):
+    """A node of the quota tree above ClusterQueues, with quota of its own or none."""
+
     name: str
     parent: str = ""
     groups: tuple[ResourceGroup, ...] = ()
@@ -209,6 +221,8 @@ class Cohort(Value, frozen=True):
 
 
 class LocalQueue(Value, frozen=True):
+    """A namespace's way into a ClusterQueue."""
+
     namespace: str
     name: str
     cluster_queue: str
@@ -221,26 +235,32 @@ class LocalQueue(Value, frozen=True):
 
 
 class Taint(Value, frozen=True):
+    """Of a node, as Kubernetes has it."""
+
     key: str
     value: str
     effect: str
 
     @property
     def text(self) -> str:
-        """As people write it."""
+        """As in kubectl: key=value:effect, or key:effect."""
         return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
 
 
 class Toleration(Value, frozen=True):
+    """Of a pod, as Kubernetes has it."""
+
     key: str = ""
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
     seconds: int | None = None
-    """How long a taint NoExecute is borne; None: for good."""
+    """For how long a NoExecute taint is tolerated; None: for good."""
 
 
 class Flavor(Value, frozen=True):
+    """A ResourceFlavor: nodes of one sort, by their labels, of which quota is given."""
+
     name: str
     node_labels: Pairs = ()
     node_taints: tuple[Taint, ...] = ()
@@ -253,38 +273,46 @@ class Flavor(Value, frozen=True):
 
 
 class Topology(Value, frozen=True):
+    """How nodes form domains of several levels (block, rack, host), by their labels."""
+
     name: str
     levels: tuple[str, ...]
     """Node label keys, widest domain first."""
 
 
 class AdmissionCheck(Value, frozen=True):
+    """A check that another controller answers for each reservation."""
+
     name: str
     controller: str = ""
     active: bool = True
 
 
 class Namespace(Value, frozen=True):
+    """What queues select jobs by."""
+
     name: str
     labels: Pairs = ()
     terminating: bool = False
-    """It is being deleted: no pod can be made there any more."""
+    """It is being deleted: no pods can be created in it any more."""
 
 
 # ---------------------------------------------------------------- nodes and pods
 
 Claimed = tuple[tuple[str, str, int], ...]
-"""(DeviceClass, resource by which it is counted, devices) that a pod asks for by claims, sorted; 0 devices of a class
-that it asks for by that one's own name alone, as which it is counted, too."""
+"""(DeviceClass, resource that its devices count as, devices) that a pod asks for by ResourceClaims, sorted. With 0
+devices: a class that it asks for by the class's own name, without claims."""
 
 
 def of_class_label(name: str) -> str:
-    """What stands among the labels of a node that has devices of a DeviceClass to give. No label of Kubernetes has a
-    space."""
+    """The label that the engine puts on nodes with devices of a DeviceClass. No label of Kubernetes has a space, so
+    that it is nobody else's."""
     return f"device class {name}"
 
 
 class Node(Value, frozen=True):
+    """A node as placement sees it; times in ms since the epoch."""
+
     name: str
     labels: Pairs = ()
     taints: tuple[Taint, ...] = ()
@@ -294,12 +322,13 @@ class Node(Value, frozen=True):
     unschedulable: bool = False
     """Cordoned."""
     lost_since: int | None = None
-    """Since when the node is not ready, or tainted NoExecute; 0 for one that is shut down, None while it is well."""
+    """Since when the node is not ready, or has a NoExecute taint; 0 for one that is shut down, None while it is
+    well."""
     ready_since: int = 0
     """Since when it is ready, if it is."""
     away: tuple[str, ...] = ()
-    """Devices that it has and hands out none of now, sorted: mostly their plugin is being restarted, or all of them
-    are broken."""
+    """Extended resources that it has and offers none of at present, sorted: mostly because their device plugin
+    restarts, or all devices are broken."""
 
 
 class PodUsage(Value, frozen=True):
@@ -317,18 +346,20 @@ class PodUsage(Value, frozen=True):
     host_ports: tuple[str, ...] = ()
     of_jobset: bool = False
     exclusive_key: str = ""
-    """As in its shape: of a child job that has its domain of this label to itself."""
+    """Label of the domain that its child job has to itself (`Exclusive.key`); "" if none."""
     child: tuple[str, int] | None = None
-    """Of such a pod: which child job it is of ("namespace/JobSet-replicated job", index). JobSet's affinities know
-    child jobs by these names: pods of a JobSet that was deleted are taken for those of the next one of its name."""
+    """The child job of such a pod: ("namespace/JobSet-replicated job", index). JobSet's affinities know child jobs by
+    these names, so that pods of a deleted JobSet are taken for pods of the next one of its name."""
     apart: tuple[AntiAffinity, ...] = ()
-    """What it asks of all others, whoever they are; without what `exclusive_key` says already."""
+    """Its required anti-affinity to pods of any gang, or of none; without what `exclusive_key` says already."""
 
 
 # ---------------------------------------------------------------- gangs
 
 
 class TopologyRequest(Value, frozen=True):
+    """Where the pods of a pod set are to be, by levels of a topology; "" and () for what is not asked."""
+
     required: str = ""
     preferred: str = ""
     unconstrained: bool = False
@@ -341,13 +372,13 @@ class TopologyRequest(Value, frozen=True):
 
     @property
     def explicit(self) -> bool:
-        """Does it ask for a place, and not for the company of its group alone."""
+        """Does it ask for a level, or for any placement by topology, and not only to be beside its group?"""
         return bool(self.required or self.preferred or self.unconstrained or self.slice_required or self.slices)
 
     @property
     def widest_slice(self) -> int:
-        """Pods of it, 1 at least: where it asks for no slices, or of no size."""
-        # A Workload may ask in both ways.
+        """Pods of the widest slice that is asked for; 1 without slices."""
+        # A Workload may ask for slices by both fields.
         return max(1, self.slice_size if self.slice_required else 1, *(size for _, size in self.slices[:1]))
 
 
@@ -358,9 +389,9 @@ class Exclusive(Value, frozen=True):
     key: str
     """Label of nodes whose values are the domains."""
     pods: int
-    """Of each child job, neighbours in rank."""
+    """Pods of each child job; their ranks follow each other."""
     values: str = ""
-    """Not empty: child job i has the value that begins so and ends in i; nodes were labelled for it beforehand."""
+    """Nodes were labelled beforehand: child job i gets the domain whose value is this and then i. "": any domain."""
 
 
 class PodShape(Value, frozen=True, eq=False):
@@ -381,28 +412,29 @@ class PodShape(Value, frozen=True, eq=False):
     same_domain: tuple[str, ...] = ()
     """Topology keys in which all pods must share one value (affinity of a gang to itself)."""
     of_jobset: bool = False
-    """They stand on no node of a domain that a child job of another JobSet has to itself."""
+    """They are pods of a JobSet, and keep off domains that a child job of another JobSet has to itself."""
     exclusive: Exclusive | None = None
     refused: str = ""
     """A constraint in the template that Muster cannot honour, in words; such a gang is never admitted on real nodes."""
     uncounted: str = ""
-    """What its pods take that no quota can say, in words (part of `refused`): admitted nowhere, also not where nodes
-    are not looked at."""
+    """What its pods take that cannot be counted, in words (part of `refused`): such a gang is not admitted at all, not
+    even on elastic flavors."""
     claimed: Claimed = ()
-    """They are in `requests`, too."""
+    """Devices by ResourceClaims; they are part of `requests`, too."""
     unclear: str = ""
-    """Why it is not known how many that are, in words."""
+    """Why it is not known how many devices its claims ask for, in words."""
     apart: tuple[AntiAffinity, ...] = ()
-    """The same as `one_per_domain`, as it binds pods of others."""
+    """Its required anti-affinity, as it keeps pods of others away (`one_per_domain` is what it means for its own)."""
     namespace: str = ""
     labels: Pairs = ()
-    """Of its pods, those that the template names: whom others' anti-affinity keeps away. Shapes that differ in these
-    alone are equal, for mostly nobody asks; who does ask looks at both (`Capacity.repelled`)."""
+    """Labels of its pods, by which anti-affinity of others may keep them away. Shapes that differ in labels alone are
+    equal, because mostly no pod selects by them; where some do, `Capacity.repelled` tells such shapes apart."""
     near: tuple[AntiAffinity, ...] = ()
-    """The same of `same_domain`, as it binds its pods to those of others: pods that all of these select. What others
-    leave it of nodes is laid into `affinity` by who knows it."""
+    """Its required affinity, as it binds its pods to pods of others: those that all of these terms select. Where such
+    pods are is added to `affinity` from outside the engine (`jobs.neighbours`)."""
     claims: tuple[str, ...] = ()
-    """PersistentVolumeClaims that its pods name, sorted. What they allow is laid into `affinity` by who knows it."""
+    """PersistentVolumeClaims that its pods name, sorted. The nodes that their volumes allow are added to `affinity`
+    from outside the engine (`jobs.volumes`)."""
     preferences: tuple[tuple[int, tuple[Requirement, ...]], ...] = ()
     """Preferred node affinity: (weight, requirements). Scored only under the gate TASRespectNodeAffinityPreferred."""
 
@@ -434,15 +466,18 @@ class PodShape(Value, frozen=True, eq=False):
 
 
 class PodSet(Value, frozen=True):
+    """`count` interchangeable pods of a gang."""
+
     name: str
     count: int
     shape: PodShape = PodShape()
     min_count: int | None = None
+    """Partial admission: so few may do. None: all of them are needed."""
     topology: TopologyRequest | None = None
 
     @property
     def widest_slice(self) -> int:
-        """As of what it asks."""
+        """As of its topology request; 1 without one."""
         return 1 if self.topology is None else self.topology.widest_slice
 
 
@@ -461,6 +496,8 @@ class TopologyAssignment(Value, frozen=True):
 
 
 class PodSetAssignment(Value, frozen=True):
+    """What a pod set was given."""
+
     name: str
     flavors: tuple[tuple[str, str], ...]
     """(resource, flavor), sorted."""
@@ -471,17 +508,19 @@ class PodSetAssignment(Value, frozen=True):
 
 
 class Admission(Value, frozen=True):
+    """A reservation: quota of a ClusterQueue and, where nodes are chosen, the nodes."""
+
     cluster_queue: str
     pod_sets: tuple[PodSetAssignment, ...]
 
     @property
     def pods(self) -> int:
-        """For how many at a time it has room."""
+        """How many pods it has room for at a time."""
         return sum(pod_set.count for pod_set in self.pod_sets)
 
     def flavors_of(self, part: PodSetAssignment) -> tuple[str, ...]:
-        """On whose nodes the pods of a pod set stand, by name: its own flavors; where it asks for nothing that quota
-        counts and nodes were chosen for it, those of the first pod set that has some."""
+        """Names of the flavors on whose nodes the pods of a pod set are: its own. A pod set that asks for nothing that
+        quota counts, and has nodes all the same, is on those of the first pod set that has flavors."""
         named = next((p.flavors for p in (part, *self.pod_sets) if p.flavors), ()) if part.topology else part.flavors
         return tuple(sorted({flavor for _, flavor in named}))
 
@@ -494,6 +533,8 @@ class CheckState(Enum):
 
 
 class Check(Value, frozen=True):
+    """The answer of an admission check to a Workload's reservation, and what it adds to the pods (by pod set)."""
+
     name: str
     state: CheckState
     message: str = ""
@@ -505,11 +546,13 @@ class Check(Value, frozen=True):
 
     @property
     def said_no(self) -> bool:
-        """For now, or for good: nobody is admitted while such an answer stands."""
+        """Did it refuse, for now or for good? Nothing is admitted while that stands."""
         return self.state in (CheckState.RETRY, CheckState.REJECTED)
 
 
 class AvoidedNode(Value, frozen=True):
+    """A node that a gang does not use until then (ms since the epoch)."""
+
     node: str
     until: int
     reason: str
@@ -525,12 +568,12 @@ class Workload(Value, frozen=True):
     pod_sets: tuple[PodSet, ...] = ()
     priority: int = 0
     created: int = 0
-    """Since when it waits as it is: it came later than its object where it was paused, say."""
+    """Since when it counts as waiting; later than its object's creation where it was paused or changed, for example."""
     arrival: str = ""
-    """Orders those of the same moment, for objects are created in whole seconds: compared as text, "" first."""
+    """Orders gangs of the same second, which is how precisely objects are created: compared as text, "" first."""
     active: bool = True
     kept_by: str = ""
-    """The finalizers that keep it though somebody deleted it; it is not active then."""
+    """Finalizers that keep it after it was deleted; it is not active then."""
     paused_by: str = ""
     """The label by which its owner pauses it; it is not active then."""
     finished: bool = False
@@ -541,36 +584,38 @@ class Workload(Value, frozen=True):
     admitted_at: int = 0
     checks: tuple[Check, ...] = ()
     evicted: str = ""
-    """Reason of a True Evicted condition; "" when not evicted. With an admission still there: on its way out."""
+    """Reason of the condition Evicted=True; "" when it is not evicted. While it still has an admission it is
+    leaving."""
     evicted_at: int = 0
     evicted_for: str = ""
     """uid of the gang it was evicted for."""
     requeue_at: int = 0
-    """Not before (backoff)."""
+    """It is not tried before this time (backoff); ms since the epoch."""
     queue_stamp: int | None = None
-    """Age in the queue, where it is not the creation (an eviction by timeout or check puts a gang to the back)."""
+    """Time by which it is ordered, where that is not `created`: an eviction by a timeout or a check puts it to the
+    back."""
     reclaimable: tuple[tuple[str, int], ...] = ()
     """(pod set, pods that will not run again)."""
     allowed_flavors: frozenset[str] | None = None
     gated: str = ""
-    """Why the queue must not consider it (admission gate of its owner); "" when it may."""
+    """The admission gate of its owner that keeps it out of line; "" if there is none."""
     unbound: str = ""
-    """What it waits for of its volumes, in words; "" when nothing is missing that its pods name."""
+    """The volumes that its pods name and that are missing or not bound, in words; "" if none is."""
     lingering: str = ""
-    """Pods of its last start that still end, where its Job makes none beside them; "" when it is not held up."""
+    """Pods of its last start that are still ending and keep its job from making new ones, in words; "" if there are
+    none."""
     unmanaged: str = ""
-    """What it stands for, where nobody here starts or stops that: it is given nothing, and evicted for nobody."""
+    """The kind of its job, if that is not managed here: it is given nothing, and is not evicted for others."""
     preemption_gated: bool = False
-    """It may evict nobody yet."""
+    """A preemption gate is closed: no gang is evicted for it yet."""
     blocked_on_gates: bool = False
-    """Its condition says that it would have to."""
+    """Its condition BlockedOnPreemptionGates is True: it could go only by eviction."""
     cursor: tuple[tuple[str, str, int], ...] = ()
     """(pod set, resource, index of the flavor last tried): where the flavor scan goes on."""
     cursor_generation: int = 0
     avoid: tuple[AvoidedNode, ...] = ()
     out_of_stock: tuple[str, ...] = ()
-    """Elastic flavors on which it was started and got no nodes, the one where that is longest ago first. The scan comes
-    to them last, in this order."""
+    """Elastic flavors on which it was started and got no nodes, oldest first. They are tried last, in this order."""
     lost_nodes: tuple[str, ...] = ()
     """Nodes of its admission that are to be replaced in place."""
     fair_evictions: tuple[int, ...] = ()
@@ -582,16 +627,16 @@ class Workload(Value, frozen=True):
     """Concurrent admission: uid of the Workload whose variant this is."""
     job_uid: str = ""
     priority_boost: int = 0
-    """What somebody else than its owner adds to its priority (annotation priority-boost)."""
+    """Added to its priority by somebody other than its owner (annotation priority-boost)."""
     key: Key = ("", "")
-    """(namespace, name), whatever is given."""
+    """(namespace, name); set from these, whatever is passed."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "key", (self.namespace, self.name))
 
     @property
     def effective_priority(self) -> int:
-        """By which it is ordered, and by which it may evict or be evicted; `priority` is what the spec says."""
+        """The priority that counts, for order and for eviction; `priority` is what the spec says."""
         return self.priority + self.priority_boost
 
     @property
@@ -618,15 +663,15 @@ class Workload(Value, frozen=True):
 
 
 CLAIM_VICTIMS = 1024
-"""So many are stored with a claim: an object of the API server has an end."""
+"""At most so many victims are stored with a claim, because the size of an object is limited."""
 
 
 class ClaimRecord(Value, frozen=True):
-    """A Claim as stored on the Workload that owns it, so that a restart does not lose whom room was freed for."""
+    """A claim as it is stored on the Workload that owns it: after a restart it is known for whom room was freed."""
 
     admission: Admission
     victims: tuple[str, ...]
-    """uids of the gangs that leave for it, of `CLAIM_VICTIMS` at most."""
+    """uids of the gangs that leave for it, at most `CLAIM_VICTIMS`; none where room was set aside."""
     until: int
 
 
@@ -681,8 +726,8 @@ class Rules(Value, frozen=True):
     promises: bool = True
     """R3 on the final victim set, R5 (freed room is claimed), R7 (no thrash) bind eviction."""
     strategies: tuple[Strategies, ...] = (Strategies.FINAL,)
-    """Which share test lets one that borrows evict another. INITIAL lets small gangs send large ones, whose work is
-    lost: an option (R3)."""
+    """Which share tests let a gang that borrows evict another. INITIAL lets small gangs evict large ones, which lose
+    their work: it is an option only (R3)."""
     usage_fairness: UsageFairness | None = None
     ignore_undeclared: bool = False
     """Resources that a queue does not cover are not counted, instead of refusing the gang."""
@@ -693,10 +738,10 @@ class Rules(Value, frozen=True):
     spare_window_ms: int = 3_600_000
     """... within this time."""
     stays_back_ms: int = 300_000
-    """R7: who was evicted evicts nobody for its share for so long, and leaves room alone from which it would be evicted
+    """R7: for so long after its eviction a gang may not evict for its share, and does not go where it would be evicted
     again."""
     passed_over_ms: int = 600_000
-    """R11: a head passed over for so long gets a claim on room as it becomes free."""
+    """R11: once the first gang of a queue has waited so long, room is set aside for it as it becomes free."""
     claim_ms: int = 300_000
     """R5: how long freed room is kept for the gang it was freed for."""
     evict_stamp: bool = True
@@ -750,21 +795,21 @@ class Put(Value, frozen=True):
 
 
 class Gone(Value, frozen=True):
-    """An object is no more. `kind` is the class of the value; `key` its name, or (namespace, name)."""
+    """An object was deleted. `kind` is the class of the value; `key` its name, or (namespace, name)."""
 
     kind: type
     key: str | Key
 
 
 class Assumed(Value, frozen=True):
-    """A decision's write went out: from now on its effect counts, until the object itself says so or `Forgotten`."""
+    """A decision is about to be written: it counts from now on, until the object shows it or it is `Forgotten`."""
 
     decision: Decision
 
 
 class Forgotten(Value, frozen=True):
-    """The write of an assumed decision failed: it never happened, nor what was decided on the same gang because of it.
-    What was decided in its place meanwhile stays."""
+    """The write of an assumed decision failed: it no longer counts, nor does what was decided about the same gang
+    because of it. What was decided in its place meanwhile stays."""
 
     decision: Decision
 
@@ -836,7 +881,7 @@ class Detail(Enum):
 
 
 class Shortfall(Value, frozen=True):
-    """Numbers behind a no of quota: one (pod set, flavor, resource)."""
+    """Why quota is not enough, in numbers: for one (pod set, flavor, resource)."""
 
     pod_set: str
     flavor: str
@@ -848,21 +893,21 @@ class Shortfall(Value, frozen=True):
     available: int = 0
     """What this queue could still take now, borrowing included."""
     borrowable: int = 0
-    """What it could borrow at most beyond its nominal quota with nobody else there."""
+    """What it could borrow at most beyond its nominal quota in an empty cluster."""
     limited_by: str = ""
-    """The ClusterQueue or Cohort at which the request ends."""
+    """The ClusterQueue or Cohort whose quota or limit is not enough; for some details other words."""
     allowed: int | None = None
     """With BORROWING_LIMIT: what that limit would let this queue take now. The cohort may have less than that."""
     candidates: int = 0
-    """Gangs that a preemption looked at."""
+    """Gangs that were considered for eviction."""
     unlawful: tuple[tuple[str, int], ...] = ()
-    """(why not, how many) of those that might not be evicted."""
+    """(why not, how many) of those that may not be evicted."""
     covers: tuple[str, ...] = ()
-    """The resources of its group, for which one flavor is chosen: any of its flavors would do."""
+    """The resources of its resource group, which get one flavor together."""
 
 
 class Misfit(Value, frozen=True):
-    """Numbers behind a no of the nodes: how many pods they could hold, and what excluded the other nodes."""
+    """Why the nodes have no room, in numbers: how many pods they could hold, and what excludes the other nodes."""
 
     pod_set: str
     flavor: str
@@ -894,8 +939,8 @@ class Why(Value, frozen=True):
     shortfalls: tuple[Shortfall, ...] = ()
     misfits: tuple[Misfit, ...] = ()
     subject: str = ""
-    """Name of what the detail speaks of: the missing queue, the head in front, the gang that holds the claim, the
-    flavor that is tried first after a backoff."""
+    """What the detail is about, by name: the missing queue, the gang in front, the owner of the claim, the flavor that
+    is tried first after a backoff."""
     until: int = 0
     """When the detail is a time (backoff, claim); 0 for a claim that holds until its gang starts."""
 
@@ -916,6 +961,8 @@ class Standing(Enum):
 
 
 class Verdict(Value, frozen=True):
+    """What a cycle found out about one gang."""
+
     key: Key
     standing: Standing
     why: Why
@@ -949,7 +996,7 @@ class Admit(Value, frozen=True):
 
 
 class Evict(Value, frozen=True):
-    """Take a whole gang off its room, for another gang. `reason` as the condition Preempted says it."""
+    """Evict a whole gang, for another gang. `reason`: as in the condition Preempted."""
 
     key: Key
     uid: str
@@ -992,8 +1039,8 @@ class Plan(Value, frozen=True):
     decisions: tuple[Decision, ...]
     verdicts: tuple[Verdict, ...]
     steps: int
-    """Trials made, of the budget given; a dear one counts as many."""
+    """What was spent of the budget, in trials; a dear one counts as several."""
     more: bool
-    """The budget ended first: call again."""
+    """The budget was used up before all gangs were looked at: decide again."""
     next_at: int | None = None
     """When time alone may change the answer (backoff, claim, decay); ms since the epoch."""

@@ -50,24 +50,24 @@ from admission.engine.table import Host, Paid, Parsed, Table
 from admission.names import HOSTNAME_LABEL
 
 OVERLAYS = 256
-"""So many questions of the kind "what if" are kept with their answers."""
+"""At most so many overlays are kept, for questions of the kind "what if"."""
 Lent = tuple[tuple[str, Amounts], ...]
-"""(node, what counts as free on it though it is claimed)."""
+"""(node, what counts as free on it though it is claimed), each: see `Ledger.yielding`."""
 POPULAR = 16
-"""So many kinds of pods stand for all that may come."""
+"""So many kinds of pods, the commonest, stand for all that may come."""
 
 
 @dataclass(slots=True)
 class Effort:
-    """What is dear in a decision, in elementary steps of some 20 ns: to search nodes for mixed gangs (of several pod
-    sets), and victims among very many."""
+    """Counts what is dear in a decision, in elementary steps of some 20 ns: searching nodes for gangs of several pod
+    sets, and victims among very many. So effort is bounded without a clock."""
 
     spent: int = 0
     """Since the book was made."""
     left: int | None = None
-    """What the questions inside `within` may still take together."""
+    """Steps that the questions inside `within` may still take together; None: no bound."""
     given_up: int = 0
-    """Searches that `within` left too little for: their no may be wrong."""
+    """Searches that were cut short by `within`: a no of theirs may be wrong."""
 
     @contextmanager
     def within(self, most: int) -> Iterator[None]:
@@ -97,43 +97,44 @@ class Capacity:
         self._aside: dict[Key, Booking] = {}
         self._aside_version = 0
         self._given: dict[tuple[Key, str], list[tuple[int, Mapping[str, int]]]] = {}
-        """Gang -> (row, what would be given back there if it left): of those that were asked for."""
+        """Cache: gang -> (row, what would be free there if it left)."""
         self._asked_of: dict[Key | str, set[tuple[Key, str]]] = {}
-        """Key or uid -> these."""
+        """Key or uid -> the entries of that cache that depend on it."""
         self._summed: tuple[dict[Key, Booking], dict[int, dict[str, int]]] = ({}, {})
-        """Charges, and per row what they take together: of those that were asked for last."""
+        """Cache of `taken_by`: the charges that were asked for last, and what they take per row."""
         self._topologies: dict[str, Topology] = {}
         self._named: dict[str, set[str]] = {}
-        """Hostname label -> nodes that carry it and are called otherwise."""
+        """Hostname label -> nodes that have it and another name."""
         self._by_host: dict[str, set[Key]] = {}
         """Host as charges spell it -> the charges."""
         self._domain_charges: dict[Pairs, dict[Key, Amounts]] = {}
         self._wide: dict[str, int] = {}
-        """uid -> its charges that name no nodes but wider domains; these pay for its pods wherever they stand."""
+        """uid of a gang -> number of its charges that name domains wider than a node; they pay for its pods on any
+        node."""
         self._pods_of: dict[str, set[Key]] = {}
         self._pods_of_children: dict[str, set[Key]] = {}
         """Name of child jobs that have domains to themselves (`PodUsage.child`) -> their pods, whoever's they are."""
         self._children_changed: set[str] = set()
-        """Of these names, those that got a first pod, or lost the last."""
+        """Those of these names that got their first pod, or lost their last, since `settle_children`."""
         self.exclusive_keys: set[str] = set()
         """Labels of which child jobs have, or once had, domains to themselves."""
         self._apart: Counter[str] = Counter()
-        """What pods ask of all others (`mark_of`) -> how often it is asked by pods, charges and those who wait."""
+        """Anti-affinity to pods of any gang (`mark_of`) -> how many pods, charges and waiting gangs have it."""
         self._apart_there: Counter[str] = Counter()
         """The same without those who wait."""
         self._apart_by: dict[tuple[str, ...], set[str]] = {}
-        """(namespace or "" for all, label, value), where a value is asked for, else (namespace,) -> marks."""
+        """Index of these: (namespace or "" for all, label, value) where it selects by a value, else (namespace,)."""
         self._apart_new: set[str] = set()
         self._kinds: dict[Amounts, int] = {}
-        """What pods of gangs take, of those that take a device -> how many stand on the book."""
+        """What a pod of a gang takes, if that includes a device -> how many such pods are charged."""
         self._popular: list[tuple[Amounts, int]] | None = None
         self._hidden: set[str] = set()
-        """uids whose pods are not counted: a trial asks what were if they had left."""
+        """uids of gangs whose pods do not count: a question is asked as if they had left."""
         self._made: Table | None = None
         self.effort = Effort()
         self.version = 0
-        """Another with every change of nodes or of what stands on them; the ledger puts back the old one when it has
-        taken changes back. Equal versions mean equal nodes."""
+        """Changes with every change of nodes or of what is on them; the ledger restores it when it takes changes back.
+        Equal versions mean equal nodes."""
         self._last_version = 0
 
     # -- nodes, pods, topologies
@@ -185,7 +186,7 @@ class Capacity:
 
     @contextmanager
     def _recharged(self, hosts: set[str]) -> Iterator[None]:
-        """Charges that name these hosts are taken off and put on again around a change of who is called so."""
+        """Inside, charges that name these hosts are off the book, so that nodes may get or lose these names."""
         keys = sorted({key for host in hosts for key in self._by_host.get(host, ())})
         for key in keys:
             self._book(self._charges[key], -1)
@@ -249,7 +250,7 @@ class Capacity:
         self._book_pod(old, -1)
 
     def keys(self) -> set[Key]:
-        """Of all that is charged."""
+        """Keys of all charges."""
         return set(self._charges)
 
     def pod(self, key: Key) -> PodUsage | None:
@@ -271,7 +272,7 @@ class Capacity:
         return [pod for key in sorted(keys) if (pod := self._pods[key]).exclusive_key]
 
     def hide(self, uid: str) -> None:
-        """As if the pods of this gang were gone, until `show`."""
+        """Have the pods of this gang count as gone, until `show`."""
         if uid not in self._hidden and uid in self._pods_of:
             self._touch(uid)
             for pod in self.pods(uid):
@@ -279,7 +280,7 @@ class Capacity:
             self._hidden.add(uid)
 
     def show(self, uid: str) -> bool:
-        """Its pods count again; False if they did."""
+        """Have its pods count again; False if they did already."""
         if uid not in self._hidden:
             return False
         self._touch(uid)
@@ -307,7 +308,7 @@ class Capacity:
     # -- whom others keep away
 
     def count_apart(self, marks: Iterable[str], sign: int) -> None:
-        """Somebody asks this of all others (1), or no more (-1)."""
+        """A waiting gang has these terms of anti-affinity (sign 1), or has them no more (-1)."""
         for mark in marks:
             if mark not in self._apart:
                 self._apart_new.add(mark)
@@ -321,7 +322,8 @@ class Capacity:
             self._apart_there[mark] += sign
 
     def settle_apart(self) -> set[str]:
-        """Forget what nobody asks any more; what is asked since this was called last, and was not before."""
+        """The terms of anti-affinity that came since the last call, and were not there before. Forgets those that are
+        gone."""
         for mark in [mark for mark, times in self._apart.items() if not times]:
             del self._apart[mark]
             self._apart_there.pop(mark, None)
@@ -334,21 +336,21 @@ class Capacity:
         return new
 
     def settle_children(self) -> set[str]:
-        """Names of child jobs (`children_of`) that may have pods since this was called last, or none any more."""
+        """Names of child jobs (`children_of`) that got their first pod, or lost their last, since the last call."""
         changed, self._children_changed = self._children_changed, set()
         return changed
 
     def has_children(self, name: str) -> bool:
-        """Are there pods of child jobs of this name."""
+        """Are there pods of child jobs of this name?"""
         return name in self._pods_of_children
 
     def tidy(self) -> None:
-        """Between decisions: keep no more of what was worked out than there is room for."""
+        """Bound the caches. Called between decisions."""
         if self._made is not None:
             self._made.tidy()
 
     def repelled(self, shape: PodShape) -> tuple[str, ...]:
-        """The marks of those who keep pods of this shape away, were they there."""
+        """The marks of the anti-affinity that would keep pods of this shape away."""
         if not self._apart:
             return ()
         found: set[str] = set()
@@ -359,7 +361,8 @@ class Capacity:
         return tuple(sorted(mark for mark in found if matches(marked(mark).selector, labels)))
 
     def kept_away_by(self, shape: PodShape) -> tuple[str, ...]:
-        """Of these, who is on the book, or has something set aside."""
+        """Those of `repelled` that are of pods or charges, or of gangs for whom room is set aside; not of waiting
+        ones."""
         return tuple(mark for mark in self.repelled(shape) if self._apart_there[mark])
 
     # -- charges
@@ -379,7 +382,7 @@ class Capacity:
         self.book(key, booking_of(uid, admission, {name: tuple(dict(each).items()) for name, each in per_pod.items()}))
 
     def book(self, key: Key, booking: Booking) -> None:
-        """The same, added up already."""
+        """As `charge`, with what it takes added up already."""
         self.release(key)
         if booking.exclusive:
             self.exclusive_keys.update(booking.exclusive)
@@ -416,9 +419,9 @@ class Capacity:
         bare: frozenset[Key] | None,
         lent: Lent = (),
     ) -> AbstractContextManager[None]:
-        """While all that is set aside counts as taken, but for what is `spared` (None: nothing does), what these gangs
-        (key, uid) hold as given back, and what is `lent` as free. `bare`: what is spared on nodes that are looked at
-        without gangs. Ask inside, change nothing."""
+        """Inside, the nodes are looked at as if: room that is set aside were taken, except for `spared` (None: none of
+        it is); the `gone` gangs (key, uid) held nothing; and what is `lent` were free. `bare`: as `spared`, for
+        questions about nodes without gangs. Only for questions."""
         table = self.table
         if not self._aside:
             spared = bare = None
@@ -426,7 +429,7 @@ class Capacity:
         return _Looked(table, self._overlay(spared, gone, bare, lent) if laid else table.plain)
 
     def forget_questions(self) -> None:
-        """Nobody will ask `as_if` again what it was asked so far."""
+        """Drop the overlays: what `as_if` was asked so far will not be asked again."""
         if self._made is not None:
             self._made.overlays.clear()
 
@@ -454,8 +457,7 @@ class Capacity:
     def _more(
         self, spared: frozenset[Key], gone: frozenset[tuple[Key, str]], lent: Lent
     ) -> dict[int, Mapping[str, int]]:
-        """Per row, what there is more of each resource if this were not set aside, these gangs were gone, and this were
-        free."""
+        """Per row, how much more of each resource is free without `spared` and `gone`, and with `lent`: see `as_if`."""
         out: dict[int, Mapping[str, int]] = {}
         row_of = self.table.row
         for key in spared:
@@ -500,7 +502,7 @@ class Capacity:
             self._take(key)
 
     def _touch(self, *of: Key | str) -> None:
-        """What this key, or this uid, holds changes."""
+        """What these keys or uids hold changes: drop what is cached of them."""
         for part in of:
             gangs = self._asked_of.pop(part, None)
             if gangs is not None:
@@ -509,7 +511,7 @@ class Capacity:
                 self.forget_questions()
 
     def _renamed(self) -> None:
-        """Other rows, or other nodes of a name."""
+        """Rows, or the nodes of a name, have changed: drop what is cached by them."""
         self._summed = ({}, {})
         self._given.clear()
         self._asked_of.clear()
@@ -562,9 +564,9 @@ class Capacity:
             self._popular = None
 
     def popular(self) -> list[tuple[Amounts, int]]:
-        """(what one pod takes, how many stand on the book) of the commonest pods with devices, by what they take.
+        """(what one pod takes, how many are charged) of the commonest pods with devices, sorted by what they take.
 
-        Who uses the nodes today is the best guess at who will want them tomorrow.
+        The pods of today are the best guess at those of tomorrow.
         """
         if self._popular is None:
             most = nsmallest(POPULAR, self._kinds.items(), key=lambda entry: (-entry[1], entry[0]))
@@ -581,8 +583,8 @@ class Capacity:
         return out
 
     def taken_by(self, keys: Iterable[Key]) -> Mapping[int, Mapping[str, int]]:
-        """Per row, what these charges take together. It is made from what was asked for last, by the few charges in
-        which they differ, and holds until it is asked for again."""
+        """Per row, what these charges take together. The answer is kept, and the next one made from it by the charges
+        in which they differ: use it before the next call."""
         before, total = self._summed
         now = {key: charge for key in keys if (charge := self._charges.get(key)) is not None}
         for charges, others, sign in ((before, now, -1), (now, before, 1)):
@@ -598,7 +600,7 @@ class Capacity:
         return total
 
     def charged_on(self, host: str) -> Collection[Key]:
-        """Whose charges name this host."""
+        """Keys of the charges that name this host."""
         return self._by_host.get(host, ())
 
     def _book(self, charge: Booking, sign: int) -> None:
@@ -653,7 +655,7 @@ class Capacity:
 
     @contextmanager
     def without(self, keys: Collection[Key]) -> Iterator[None]:
-        """As if these charges were not there."""
+        """Inside, these charges are off the book."""
         charges = [(key, self._take(key)) for key in sorted(set(keys)) if key in self._charges]
         try:
             yield
@@ -680,7 +682,7 @@ class Capacity:
         return out
 
     def bare(self, node: str) -> dict[str, int]:
-        """The same if no gang stood there."""
+        """What would be free on a node if no gang were on it."""
         value = self._nodes.get(node)
         if value is None:
             return {}
@@ -693,8 +695,8 @@ class Capacity:
         return out
 
     def drift(self, part: int = 0, parts: int = 1) -> list[str]:
-        """Differences between what is booked and what nodes, pods and charges add up to, told anew; empty when all is
-        well. Of large clusters one part of the nodes at a time."""
+        """Differences between the book and a fresh one made of the same nodes, pods and charges; empty when all is
+        well. `part` of `parts` of the nodes at a time."""
         names = sorted(self._nodes)[part % parts :: parts]
         looked = set(names) if parts > 1 else self._nodes.keys() | self._hosts.keys()
         fresh = Capacity()
@@ -730,7 +732,7 @@ class Capacity:
         return out
 
     def occupants(self, node: str) -> dict[str, dict[str, int]]:
-        """Who holds what on a node: uid of the gang -> amounts; "" stands for pods that are not ours."""
+        """What is held on a node: uid of a gang -> amounts; "": by pods of no gang."""
         host = self._hosts.get(node)
         if host is None:
             return {}
@@ -744,7 +746,7 @@ class Capacity:
 
 
 class _Looked:
-    """While the nodes are looked at with this laid over them."""
+    """Inside, the nodes are looked at with this laid over them."""
 
     __slots__ = ("_before", "_over", "_table")
 
@@ -773,7 +775,7 @@ def _give(into: dict[int, Mapping[str, int]], row: int, amounts: Mapping[str, in
 
 
 def _looked_up_by(asked: AntiAffinity) -> list[tuple[str, ...]]:
-    """Where those find it whom it may keep away. (A value, or a namespace, may be named twice.)"""
+    """Keys of `Capacity._apart_by` under which a term is found. (It may name a value, or a namespace, twice.)"""
     named = next((need for need in asked.selector.requirements if need.operator == "In"), None)
     pairs: list[tuple[str, ...]] = [()] if named is None else [(named.key, value) for value in named.values]
     return [(namespace, *pair) for namespace in asked.namespaces or ("",) for pair in pairs]
@@ -791,8 +793,8 @@ class Placement(dict[str, TopologyAssignment]):
 
 
 class PlaceRequest(Value, frozen=True, dict=True, gc=True):
-    """What is asked of the nodes for one pod set. What follows from it is worked out once: requests are kept, and
-    looked up by."""
+    """What is asked of the nodes for one pod set. Requests are kept and used as keys, so that what follows from one is
+    worked out once."""
 
     pod_set: PodSet
     count: int
@@ -812,7 +814,7 @@ class PlaceRequest(Value, frozen=True, dict=True, gc=True):
 
     @cached_property
     def takes(self) -> Amounts:
-        """What each pod takes, the pod slot and host ports added. What it asks of all others takes no room, and would
+        """What each pod takes, with the pod slot and host ports. Not its anti-affinity, which takes no room and would
         make many kinds of pods of one."""
         return takes(replace(self.pod_set.shape, apart=()), self.per_pod)
 
@@ -832,7 +834,7 @@ class PlaceRequest(Value, frozen=True, dict=True, gc=True):
 
     @cached_property
     def anywhere(self) -> bool:
-        """Is any node that has room as good as any other."""
+        """Is any node that has room as good as any other? Nothing is asked of domains or neighbours."""
         pod, asked = self.pod_set.shape, self.pod_set.topology
         bound = pod.refused or pod.of_jobset or pod.exclusive or pod.one_per_domain or pod.same_domain
         return not bound and (asked is None or not (asked.required or asked.slice_required or asked.slices))
@@ -858,9 +860,9 @@ class Question(Value, frozen=True):
     explain: bool
     beside: tuple[Key, ...] = ()
     again: bool = False
-    """The gang left `previous`, and comes back: whoever of it fits where it stood stands there again."""
+    """The gang left `previous` and comes back: its pods go where they were, as far as they fit there."""
     own: str = ""
-    """uid of the gang, if there are pods that keep domains to its child jobs (see `Fit._lingering`)."""
+    """uid of the gang, if pods may be there that hold domains for its child jobs (see `Fit._lingering`)."""
 
     def before(self, pod_set: str) -> TopologyAssignment | None:
         if self.previous is None:

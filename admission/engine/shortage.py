@@ -39,36 +39,37 @@ from admission.engine.victims import Holders, spared_until
 
 Amounts = tuple[tuple[FlavorResource, int], ...]
 NEW = 2**62
-"""From here on a time is that of something that was decided, and not seen yet."""
+"""Times from here on stand for "just now": of something that was decided, and is on no object yet."""
 NEVER = 2**63
 _BY_QUOTA = (Detail.QUOTA_SHORT, Detail.COHORT_SHORT, Detail.BORROWING_LIMIT)
 
 
 class Lack(Value, frozen=True):
-    """Of one gang of `queue`, which would take `usage`."""
+    """What a gang of `queue` lacked at its last trial, in which it would have taken `usage`."""
 
     queue: str
     usage: Amounts
     frs: frozenset[FlavorResource]
-    """Of what it would take something."""
+    """The pairs in `usage`."""
     shorts: tuple[Shortfall, ...] = ()
-    """Where quota ends; none if only nodes are short."""
+    """Where quota was not enough; empty if only nodes are short."""
     never: bool = False
-    """Nothing in the tree changes it: only the configuration, nodes, or pods that are not ours."""
+    """Nothing in its quota tree can change it: only the configuration, nodes, or pods of no gang."""
     evicts: bool = True
-    """It may evict somebody; who may not, for a claim of its own came to nothing, is asked again when it may."""
+    """It may evict others. (It may not for a while after a claim in vain, and is tried again when it may.)"""
     first: bool = False
-    """It was the first of its queue, and knows when it may claim room for being passed over."""
+    """It was the first of its queue at that trial, which has settled from when on room is set aside for it."""
     claim: Key | None = None
-    """It has a claim itself, and evicts nobody more."""
+    """Its own key, if it has a claim: then no further gangs are evicted for it."""
     victims: tuple[str, ...] = ()
-    """uids of those who leave for this claim, and still held their room."""
+    """uids of the gangs that leave for this claim and still held their room."""
     leave_for_it: tuple[str, ...] = ()
-    """The same where it has no claim: it evicts nobody before the last of them has left."""
+    """uids of gangs that are overdue in leaving for it, of a gang without a claim: no others are evicted for it before
+    the last of them has left."""
     beside: bool = False
-    """It was refused with the room taken that is kept for those who were passed over, and not without."""
+    """It was refused beside room that is set aside for others, and would not be without that."""
     blocked_by: tuple[Key, int] | None = None
-    """(owner, end as in `Ledger.end_of`) of the claim of another that it was told of."""
+    """(owner, end as of `Ledger.end_of`) of the claim that it was told is in its way."""
     placing: tuple[PlaceRequest, ...] = ()
     """What it asked of the nodes, where they alone are short ..."""
     avoid: frozenset[str] = frozenset()
@@ -76,19 +77,19 @@ class Lack(Value, frozen=True):
 
     @property
     def behind(self) -> bool:
-        """Was it asked as one who stands behind others, so that more may be due to it when it is the first."""
+        """Was it tried while it stood behind others? Then more may be due to it once it is the first of its queue."""
         return not (self.first or self.never or self.claim)
 
     @property
     def kept_from_it(self) -> bool:
-        """May it be kept from it all the same, when what it lacks is there."""
+        """May room that is set aside for others keep it from what it lacks, once that is there."""
         return bool(self.shorts) and not (
             self.never or self.first or self.beside or self.claim or self.victims or self.blocked_by
         )
 
 
 class Asked(NamedTuple):
-    """A parked gang to be looked at: `until` it is tried again anyway."""
+    """A question about a parked gang, which is tried again at `until` (ms) anyway."""
 
     queue: ClusterQueue
     lack: Lack
@@ -96,42 +97,42 @@ class Asked(NamedTuple):
 
 
 class Leaving(Value, frozen=True):
-    """What those hold in one tree who were evicted and are not gone."""
+    """What gangs that were evicted, and are not gone yet, hold in one tree: the usage of each queue."""
 
     held: tuple[tuple[QuotaNode, Amounts], ...] = ()
     certain: bool = True
-    """Whoever waits may count on all of it."""
+    """Can waiting gangs count on all of it? Not where a gang that lost a node may take its own again."""
 
     def out(self) -> AsIf:
-        """While it is out of the tree."""
+        """Inside, it is out of the tree."""
         return AsIf(self.held, -1)
 
     def back(self) -> AsIf:
-        """Inside `out`: as if it were not."""
+        """Inside `out`: it is in the tree again."""
         return AsIf(self.held, 1)
 
 
 _NOBODY = Leaving()
 _KEPT = 256
-"""So many looks at a tree are kept."""
+"""At most so many answers about trees are kept."""
 
 
 def quota_shorts(shortfalls: Collection[Shortfall]) -> tuple[Shortfall, ...]:
-    """Those of quota that others hold."""
+    """Those that are for lack of quota that others hold, so that it may become free."""
     return tuple(short for short in shortfalls if short.detail in _BY_QUOTA)
 
 
 class Law(IntEnum):
-    """By what a gang might take from others."""
+    """The rule by which a gang might lawfully evict others, the stronger the larger."""
 
     NOTHING = 0
     SHARE = 1
-    """Fair sharing, from who is not spared."""
+    """Fair sharing: gangs that are not spared (R8)."""
     ENTITLED = 2
 
 
 class _View(Enum):
-    """Of what is set aside: none of it is in the tree, what is free now, or all."""
+    """How much of what is set aside is entered in the tree: nothing, of the quota what is free now, or all."""
 
     BOOK = 0
     FREE = 1
@@ -139,13 +140,13 @@ class _View(Enum):
 
 
 class _Borrowing:
-    """Who borrows in one tree, as it was at one version. What is only claimed, or set aside, makes nobody a borrower:
-    it is the same whatever of that is entered."""
+    """Which queues borrow in one tree, at one version of it, by what gangs hold. Claims and room that is set aside do
+    not count: they make no queue a borrower."""
 
     def __init__(
         self, ledger: Ledger, root: QuotaNode, frs: frozenset[FlavorResource], held: list[Held], rules: Rules
     ) -> None:
-        """`held` is entered, and no gang's."""
+        """held: claims that are entered in the tree, and must not count."""
         self.frs = frs
         self.resources = frozenset(fr[1] for fr in frs) if rules.contested_share else None
         self.best: dict[QuotaNode, list[tuple[Share, QuotaNode]]] = {}
@@ -172,10 +173,10 @@ class _Borrowing:
 
 
 class _Borrowers:
-    """One tree, as it was at one version: who holds what others may lawfully want back."""
+    """What others may lawfully take back in one tree, at one version of it."""
 
     def __init__(self, ledger: Ledger, borrowing: _Borrowing, held: list[Held], *, gone: Leaving) -> None:
-        """`held` is only claimed: who is entitled takes back what of it is borrowed. `gone` are out of the tree."""
+        """held: claims, of which an entitled gang takes back what is borrowed. gone: out of the tree."""
         self.frs, self.resources, self.best = borrowing.frs, borrowing.resources, borrowing.best
         self.anybody = borrowing.anybody
         self.laws: dict[tuple[QuotaNode, Amounts], Law] = {}
@@ -197,7 +198,8 @@ class _Borrowers:
         self.total = added_up(self.loose)
 
     def law(self, queue: QuotaNode, usage: Amounts) -> Law:
-        """What the law might give to a gang of this queue that would take `usage`; never less than it does."""
+        """The rule by which a gang of this queue that asks for `usage` might evict others. An upper bound: what it
+        rules out is ruled out for sure."""
         at = (queue, usage)
         law = self.laws.get(at)
         if law is None:
@@ -205,7 +207,7 @@ class _Borrowers:
         return law
 
     def _most(self, queue: QuotaNode) -> dict[FlavorResource, int]:
-        """What quota gangs of a queue would find if all that could go were gone."""
+        """The quota that a gang of this queue would find if all gangs that could be evicted were gone."""
         most = self.most.get(queue)
         if most is None:
             alike = queue.root if queue.sees_all() else queue
@@ -254,7 +256,7 @@ class _Borrowers:
 
 
 def _no_less(usage: Amounts, less: Amounts) -> bool:
-    """The same pairs, and of each at least as much."""
+    """Has `usage` the same pairs as `less`, and of each at least as much."""
     if len(usage) != len(less):
         return False
     for (fr, amount), (other, least) in zip(usage, less, strict=True):  # noqa: SIM110  (asked for every trial)
@@ -264,11 +266,11 @@ def _no_less(usage: Amounts, less: Amounts) -> bool:
 
 
 class _Views(NamedTuple):
-    """One tree, as it was at one version, with what is set aside in it."""
+    """What is set aside in one tree, at one version of it."""
 
     version: int
     free: list[Held]
-    """Of each, as much as is free when those before it have theirs."""
+    """Of the quota of each as much as is free once those before it have theirs."""
     free_taken: AsIf
     all_taken: AsIf
 
@@ -277,7 +279,8 @@ _ByAsked = dict[frozenset[FlavorResource], _Borrowers]
 
 
 class Shortages:
-    """Asks the book; remembers what it found about a tree as long as nothing in it changes."""
+    """Answers `still` and `may_take` from the book; keeps what it finds about a tree until something in that
+    changes."""
 
     def __init__(self, ledger: Ledger, rules: Rules, holders: Holders) -> None:
         self._ledger = ledger
@@ -296,7 +299,7 @@ class Shortages:
         self._borrows: dict[QuotaNode, tuple[int, Leaving, dict[frozenset[FlavorResource], _Borrowing]]] = {}
 
     def forget(self) -> None:
-        """Other queues, or other quota: nobody will ask about these trees again."""
+        """The configuration changed: drop what is known of the trees before."""
         self._known.clear()
         self._taking.clear()
         self._views.clear()
@@ -306,10 +309,10 @@ class Shortages:
     def still(
         self, root: QuotaNode, asked: Sequence[Asked], now: int, leaving: Mapping[QuotaNode, Leaving]
     ) -> list[bool]:
-        """Would a trial refuse each of these again, and for the same reason; all of them are of one tree.
+        """For each of these, all of one tree: would a trial refuse it again for sure, and for the same reason?
 
-        Some of them were refused beside the room that is set aside, some without. `leaving`: by root, who is on the way
-        out: of other trees, they leave room on nodes alone.
+        Some were refused beside room that is set aside, some without that. `leaving` by root: gangs of other trees
+        leave room on nodes only.
         """
         self._least = None
         claims = list(self._ledger.claims_under(root).values())
@@ -341,8 +344,8 @@ class Shortages:
     def may_take(
         self, node: QuotaNode, usage: Amounts, leaving: Mapping[QuotaNode, Leaving], *, back: bool = False
     ) -> bool:
-        """Does the law leave anybody to a gang of this queue, or, taking them `back`, claims, on the book as it is now;
-        never no when it does."""
+        """Might a gang of this queue that asks for `usage` lawfully evict others, or (`back`) take back claims, by the
+        book as it is now? False only if it may not for sure."""
         gone = leaving.get(node.root, _NOBODY)
         if not gone.certain:
             return True
@@ -379,7 +382,7 @@ class Shortages:
         now: int,
         leaving: Mapping[QuotaNode, Leaving],
     ) -> None:
-        """Of these, into `out`, in one view of the tree, in which these `claims` are entered."""
+        """Answer those at the indices `which`, into `out`, in one view of the tree, with these `claims` entered."""
         gone = leaving.get(root)
         claimers: dict[Key, tuple[int, QuotaNode]] = {}
         rest: list[tuple[int, QuotaNode, bool]] = []
@@ -417,9 +420,9 @@ class Shortages:
     def _ask_claimers(
         self, root: QuotaNode, asked: Sequence[Asked], claimers: Mapping[Key, tuple[int, QuotaNode]], out: list[bool]
     ) -> None:
-        """Of those who claim room (key of each -> its place in `asked`, its queue): its own claim is free for each, and
-        so is what other claims yield to it (see `Ledger.yielding`). So what counts twice is taken out of all of them,
-        and then the last claims first."""
+        """Answer gangs that have claims (key -> index in `asked`, queue). For each its own claim is free, and so is
+        what other claims yield to it (`Ledger.yielding`). So first all that counts twice is taken out of the tree, and
+        then one claim after the other, the last to end first."""
         held, doubly = self._ledger.claims_under(root), self._ledger.doubly(root)
         out_of_it = [_of_it(held[key], twice.usage) for key, twice in doubly.items()]
         self._move(out_of_it, -1)
@@ -447,7 +450,7 @@ class Shortages:
         view: _View,
         gone: Leaving,
     ) -> bool:
-        """Is there nobody whom it might lawfully evict."""
+        """Is there for sure no gang that it might lawfully evict."""
         lack, queue = asked.lack, asked.queue
         if (queue.preemption.reclaim_within_cohort or self._rules.reclaim_default) is PreemptionPolicy.NEVER:
             return not claims
@@ -469,7 +472,7 @@ class Shortages:
     def _borrowing(
         self, root: QuotaNode, frs: frozenset[FlavorResource], held: list[Held], gone: Leaving
     ) -> _Borrowing:
-        """Of a tree that `gone` are out of; kept until something in it changes."""
+        """`_Borrowing` of a tree that `gone` are out of; kept until something in it changes."""
         version = self._ledger.version_of(root)
         known = self._borrows.get(root)
         if known is None or known[0] != version or known[1] is not gone:
@@ -480,7 +483,7 @@ class Shortages:
         return found
 
     def _others_spared(self, root: QuotaNode, node: QuotaNode, now: int) -> int:
-        """Until when everybody outside this queue is spared."""
+        """Until when (ms) all gangs outside this queue are spared from eviction by share; 0 if one is not."""
         least = self._least
         if least is None:
             least = self._least = sorted((self._spared(leaf.name, now), leaf.name) for leaf in root.queues())[:2]
@@ -490,7 +493,7 @@ class Shortages:
         return 0
 
     def _spared(self, queue: str, now: int) -> int:
-        """Until when everybody in a queue is spared; 0 if somebody is not."""
+        """The same of all gangs in one queue."""
         held = self._holders(queue)
         known = self._spared_in.get(queue)
         if known is None or known[0] is not held or known[1] <= now:
@@ -500,7 +503,8 @@ class Shortages:
 
     @staticmethod
     def _short(node: QuotaNode, lack: Lack) -> bool:
-        """Does each of its requests end where it ended; if none did, is there still quota for all of it."""
+        """Is quota still short, at the same nodes of the tree, for each pair of which it was; and if it was for none,
+        is there still quota for all of it?"""
         for short in lack.shorts:
             end = node.end_of((short.flavor, short.resource), short.requested)
             if end is None or end.name != short.limited_by:
@@ -517,7 +521,7 @@ class Shortages:
         return bool(lack.shorts) or node.fits(dict(lack.usage))
 
     def _seen_from(self, root: QuotaNode, view: _View, gone: Leaving | None) -> _ByAsked:
-        """By what is asked for; kept until something in the tree changes."""
+        """What is known of the tree in this view, by what is asked for; kept until something in it changes."""
         version = self._ledger.version_of(root)
         known = self._known.get((root, view))
         if known is None or known[0] != version or known[2] is not gone:
@@ -526,5 +530,5 @@ class Shortages:
 
 
 def _of_it(held: Held, usage: Usage) -> Held:
-    """So much quota of a claim."""
+    """A claim reduced to this much quota."""
     return replace(held, charge=replace(held.charge, usage=tuple(usage.items()), admission=None))

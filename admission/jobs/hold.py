@@ -76,9 +76,9 @@ PRIORITY = 1_000_000_000
 """Value of the gang class: the highest that a class of users may have, and it never preempts."""
 
 PATIENCE_S = 300
-"""For so long a taint NoExecute leaves a pod of a gang where it is, as a lost node does: its whole gang is suspended
-before, and a pod that is deleted fails most jobs for good. That stands behind what else a pod tolerates, for of all
-that bear a taint Kubernetes takes the first."""
+"""Seconds for which pods of gangs tolerate any NoExecute taint, as they do a lost node: within that the whole gang is
+suspended, where one deleted pod would fail most jobs for good. This toleration comes last, because Kubernetes takes the
+first that tolerates a taint."""
 
 
 CONTAINERS = ("containers", "initContainers")
@@ -115,7 +115,7 @@ IDENTITIES = Identities()
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who writes, and what the authorizer says of them."""
+    """Who sends a request, and what the API server's authorizer says of them."""
 
     user: str = ""
     may_admit: bool = False
@@ -135,12 +135,12 @@ class Caller:
         return self.user in identities.jobset_controllers or (self.runs_jobsets and not self.may_admit)
 
     def writes_children(self, identities: Identities) -> bool:
-        """Makes the Jobs of JobSets, or is the garbage collector, which takes their owners from them."""
+        """Do they create the Jobs of JobSets, or remove owner references as the garbage collector does?"""
         return self.is_jobset_controller(identities) or self.user in identities.job_controllers
 
 
 class Messages:
-    """What people read when they are refused."""
+    """The messages of refusals."""
 
     def __init__(self, names: Names, limits: Limits = LIMITS) -> None:
         queue = f"the label {names.queue_label}"
@@ -199,7 +199,7 @@ class Messages:
 
 
 def not_queued(job: JobView, names: Names) -> str:
-    """Why nobody queues a job that is held, and what to do."""
+    """Why a held job is not queued, and what its owner can do about it."""
     label = names.queue_label
     if job.ungoverned and not job.labelled:
         return (
@@ -243,7 +243,7 @@ def _is_marked(job: Json | None, names: Names) -> bool:
 
 
 def _is_held(old: Json | None, new: Json, caller: Caller, names: Names, identities: Identities, governed: bool) -> bool:
-    """Is `spec.suspend` of this job ours to say, in this request?"""
+    """In this request, does Muster decide `spec.suspend` of this job?"""
     if caller.is_us(names) and old is not None:
         return False
     if _is_child(new) and caller.is_jobset_controller(identities):
@@ -294,23 +294,24 @@ def mutate_job(
 
 
 def as_written(parallelism: object) -> str:
-    """How the note of a start says that the owner of a Job wrote this parallelism, and a smaller one was given."""
+    """The text in the note of a start which says that the owner of a Job wrote this parallelism, and got a smaller
+    one."""
     return f'[["spec","parallelism"],{parallelism}]'
 
 
 def as_selected(label: str) -> str:
-    """How it says that the owner of a Job, whose template selects nodes, did not select by this label."""
+    """The text there which says that the owner of a Job, whose template selects nodes, did not select by this label."""
     return f'[["spec","template","spec","nodeSelector","{label}"]]'
 
 
 def as_tolerated(tolerations: object) -> str:
-    """How it says that the template of a Job had so many tolerations, before others were added."""
+    """The text there which says how many tolerations the template of a Job had before the start added others."""
     return f'"tolerations":{tolerations},'
 
 
 def _as_it_was_given(old: Json, new: Json, names: Names) -> list[Operation]:
-    """What a start changed of a Job, where its owner's manifest is applied again as he wrote it: a smaller parallelism,
-    and what a client writes as a whole: the node selector, and tolerations."""
+    """JSON patch that keeps what a start changed in a Job when its owner applies the unchanged manifest again: a
+    smaller parallelism, and the fields that clients write as a whole (node selector, tolerations)."""
     note = annotations_of(old).get(names.inverse_annotation, "")
     given, written = (obj(one.get("spec")).get("parallelism") for one in (old, new))
     patch: list[Operation] = []
@@ -363,7 +364,8 @@ def _put_back(old: Json, new: Json, names: Names) -> list[Operation]:
 
 
 def _written_otherwise(old: Json, new: Json) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Of a pod template: (path in its spec, as it was) of each amount that is the same and written otherwise."""
+    """(path in the spec of a pod template, as it was) of each amount that is equal to what was there, in another
+    spelling."""
     for group in CONTAINERS:
         pairs = zip(items(obj(old.get("spec")).get(group)), items(obj(new.get("spec")).get(group)), strict=False)
         for index, (was, is_) in enumerate(pairs):
@@ -409,8 +411,8 @@ def _reserved(template: Json, names: Names) -> dict[str, str]:
 
 
 def _is_restored(old: Json | None, new: Json, caller: Caller, names: Names) -> bool:
-    """Is it made as it was while it ran, as a backup has it? Held, it is put back by the note that it carries. A note
-    may say anything of the job: nobody else's is believed."""
+    """Is a job created as it was while it ran, from a backup? It is held, and its template put back by the note that it
+    carries. Only from callers who may admit: a note may say anything of the job."""
     noted = names.inverse_annotation in annotations_of(new)
     return old is None and noted and _suspended(new) and caller.may_admit
 
@@ -421,7 +423,7 @@ def _queue_labels_inside(job: Json | None, names: Names) -> set[str]:
 
 
 def _notes_inside(job: Json | None, names: Names) -> set[str]:
-    """Replicated jobs whose Jobs would have our note, with which nobody can make them."""
+    """Replicated jobs whose template carries our note: their Jobs would have it too, and be refused."""
     entries = objects(obj(obj(job).get("spec")).get("replicatedJobs"))
     noted = (entry for entry in entries if names.inverse_annotation in annotations_of(entry.get("template")))
     return {text(entry.get("name")) for entry in noted}
@@ -432,12 +434,13 @@ def _owners(raw: Json) -> list[object]:
 
 
 def _place_in_set(raw: Json) -> dict[str, str]:
-    """By what JobSet's controller counts a Job of a JobSet, and says of what is done, so that its quota is free."""
+    """The labels by which JobSet's controller counts a Job as one of its own, and as done, which frees its quota."""
     return {key: said for key, said in labels_of(raw).items() if key.startswith(JOBSET_LABELS)}
 
 
 def _sizes(kind: JobKind, job: Json) -> object:
-    """How many pods of what. Of a JobSet also whether it restarts: where it does not, what is done was given back."""
+    """The number of pods of each pod set; of a JobSet also its restarts, because without these the quota of pods that
+    are done was given back."""
     spec = obj(job.get("spec"))
     if kind is JOB:
         return spec.get("parallelism"), spec.get("completions"), spec.get("template")
@@ -448,8 +451,8 @@ def _sizes(kind: JobKind, job: Json) -> object:
 
 
 def _ends(kind: JobKind, old: Json, new: Json) -> bool:
-    """Does its owner ask for no pods any more, and change nothing else: tools end a Job so. It is stopped, and what it
-    holds is given back."""
+    """Does its owner set parallelism to 0, and change nothing else? Tools end a Job in this way: it is stopped, and
+    what it holds is given back."""
     spec, was = obj(new.get("spec")), obj(old.get("spec"))
     same = all(spec.get(field) == was.get(field) for field in ("completions", "template"))
     return kind is JOB and spec.get("parallelism") == 0 and same
@@ -530,12 +533,12 @@ def _has_job(pod: Json) -> bool:
 
 
 def is_of_job(pod: Json, user: str, identities: Identities) -> bool:
-    """Does a Job own this pod, and is it its controller that makes it?"""
+    """Is a pod owned by a Job, and created by the Job controller?"""
     return user in identities.job_controllers and _has_job(pod)
 
 
 def mutate_pod(pod: Json, names: Names) -> list[Operation]:
-    """JSON patch for a pod that is created. Raises UnpinnableError. Written twice it changes nothing."""
+    """JSON patch for a pod that is created. Applied twice it changes nothing more. Raises UnpinnableError."""
     if not is_managed(pod, names):
         return []
     meta, spec = obj(pod.get("metadata")), obj(pod.get("spec"))
@@ -579,13 +582,14 @@ def mutate_pod(pod: Json, names: Names) -> list[Operation]:
 
 
 def _bears_all(toleration: Json, names: Names) -> bool:
-    """Are all taints borne for good, or shall none be for a while?"""
+    """Does a pod by this toleration bear every NoExecute taint for good? Or does it say, by the key of no taint that
+    there is (`pins.no_such_taint`), that it shall bear none for a while?"""
     for_good = toleration.get("tolerationSeconds") is None and toleration.get("effect") in (None, "", "NoExecute")
     return for_good and toleration.get("key") in (None, "", no_such_taint(names))
 
 
 def is_patient(options: Json, *, limits: Limits = LIMITS) -> bool:
-    """Is a pod that is deleted so left for longer than any of a gang may have?"""
+    """Do these delete options give a pod a longer grace period than pods of gangs may have?"""
     grace = options.get("gracePeriodSeconds")
     return isinstance(grace, int) and grace > limits.grace_s
 
@@ -593,8 +597,8 @@ def is_patient(options: Json, *, limits: Limits = LIMITS) -> bool:
 def validate_delete(
     pod: Json | None, options: Json, caller: Caller, names: Names, *, limits: Limits = LIMITS
 ) -> str | None:
-    """Why a pod must not be deleted so; None when it may. Once it is being deleted nobody else shortens its grace.
-    pod: None of one that is evicted, for an Eviction does not say whose it is."""
+    """Why a pod must not be deleted with these options; None when it may. pod: None for an Eviction, which does not say
+    whose pod it is. (Once it is being deleted nobody else can shorten its grace period.)"""
     of_gang = pod is None or is_managed(pod, names)
     lawful = caller.may_admit or (pod is None and caller.evicts_all)
     long = of_gang and is_patient(options, limits=limits) and not lawful
@@ -602,13 +606,13 @@ def validate_delete(
 
 
 def _resources(pod: Json) -> list[object]:
-    """Of sidecars, too: they are resized in place as well."""
+    """Resources of all containers, sidecars included: all of them can be resized in place."""
     spec = obj(pod.get("spec"))
     return [spec.get("resources"), *((one.get("name"), one.get("resources")) for one in containers_of(spec))]
 
 
 def _belonging(pod: Json, names: Names) -> object:
-    """What says whose pod it is: without any of it the pod would run on, and count for nobody."""
+    """The fields that say which job and gang a pod belongs to: without one of them it would run on uncounted."""
     labels, notes = labels_of(pod), annotations_of(pod)
     return (
         _owners(pod),

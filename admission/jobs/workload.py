@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -97,6 +98,84 @@ def _asks_for_none(spec: Json) -> bool:
     return whole(spec.get("parallelism"), 1) == 0 and whole(spec.get("completions"), 1) > 0
 
 
+@dataclass(slots=True)
+class _PodSets:
+    """The pod sets of a Workload, read one by one from the slots of its job; parameters as of `build_workload`."""
+
+    kind: JobKind
+    owned: Json
+    """The job as its owner wrote it."""
+    names: Names
+    namespace: str
+    limit_ranges: Sequence[Json]
+    runtime_classes: Mapping[str, Json] | None
+    devices: Devices | None
+    entries: list[Json] = field(default_factory=list)
+    """For spec.podSets."""
+    specs: list[Json] = field(default_factory=list)
+    """Of the pods, with nothing added to them."""
+    classes: dict[str, str] = field(default_factory=dict)
+    """RuntimeClass -> a mark of what it adds to pods."""
+    claims: dict[str, str] = field(default_factory=dict)
+    """ResourceClaimTemplate or DeviceClass -> a mark of what it asks for."""
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, slot: Slot, *, tell_size: bool) -> None:
+        """tell_size: that a pod set has too many pods is a problem to tell (else the job's size was told)."""
+        spec = obj(slot.template.get("spec"))
+        runtime = text(spec.get("runtimeClassName"))
+        runtime_class = (self.runtime_classes or {}).get(runtime)
+        if runtime and self.runtime_classes is not None:
+            self.classes[runtime] = class_mark(runtime_class)
+            if runtime_class is None and slot.count:
+                self.problems.append(f"pod set {slot.pod_set}: RuntimeClass {runtime!r} does not exist")
+        made = as_made(slot)
+        self.specs.append(obj(made.get("spec")))
+        template = complete(made, limit_ranges=self.limit_ranges, runtime_class=runtime_class)
+        refused = self._refused_pods(slot, obj(template.get("spec")), runtime_class) if slot.count else []
+        if slot.count > _MOST_PODS and tell_size:
+            self.problems.append(
+                f"pod set {slot.pod_set}: {slot.count} pods are more than a Workload can have of one ({_MOST_PODS})"
+            )
+        self.problems.extend(f"pod set {slot.pod_set}: none of its pods can be made: {one}" for one in refused[:_TOLD])
+        entry: Json = {"name": slot.pod_set, "count": slot.count, "template": self._with_devices(slot, template)}
+        request, wrong = topology_request(
+            annotations_of(slot.template),
+            self.names,
+            indexed=slot.ranks is not None,
+            replicas=slot.replicas if slot.labels else 0,
+            by_child=bool(slot.notes) or by_child(spec),
+        )
+        self.problems.extend(f"pod set {slot.pod_set}: {problem}" for problem in wrong)
+        if request is not None and slot.count:
+            entry["topologyRequest"] = request
+        self.entries.append(entry)
+
+    def _refused_pods(self, slot: Slot, full: Json, runtime_class: Json | None) -> list[str]:
+        """Why the API server would refuse each pod of a slot, in words. full: their spec with defaults added."""
+        spec = obj(slot.template.get("spec"))
+        refused = out_of_bounds(full, self.limit_ranges)
+        if self.kind != JOB:
+            refused += over_limits(spec) + refused_children(obj(at(self.owned, slot.path[:-1])))
+        refused = refused or beyond_defaults(spec, self.limit_ranges)
+        unknown = bool(text(spec.get("runtimeClassName"))) and runtime_class is None
+        if self.runtime_classes is not None and not unknown:
+            refused += beside_class(spec, runtime_class)
+        return refused
+
+    def _with_devices(self, slot: Slot, template: Json) -> Json:
+        """The template with a note of the devices that its pods claim, as far as `devices` knows."""
+        spec = obj(slot.template.get("spec"))
+        by_name = asked_by_class_name(template)
+        if self.devices is None:
+            return template
+        if items(spec.get("resourceClaims")) or by_name:
+            asked = self.devices.asked(self.namespace, objects(spec.get("resourceClaims")), by_name)
+            template = with_devices(template, self.names, "; ".join(asked.problems) or asked.devices)
+        self.claims |= self.devices.marks(self.namespace, claim_templates(slot.template), device_classes(slot.template))
+        return template
+
+
 def build_workload(
     kind: JobKind,
     raw: Json,
@@ -112,69 +191,22 @@ def build_workload(
     devices: Devices | None = None,
     limits: Limits = LIMITS,
 ) -> tuple[Json, tuple[str, ...]]:
-    """(the Workload to create, problems in words). `queue` counts where the job names none. `devices` knows what the
-    claims of its pods ask for; without, such a Workload is admitted nowhere."""
+    """(the Workload that stands for a job, problems in words for its owner: with any, it must not be created).
+
+    `queue` counts where the job names none. `priority_ref` is (kind, name) of the class that the priority is of.
+    `limit_ranges`, `quotas`: those of the job's namespace. `runtime_classes` by name; None: not known. `devices` knows
+    what ResourceClaims of its pods ask for; without it such a Workload is admitted nowhere."""
     meta = obj(raw.get("metadata"))
     namespace = text(meta.get("namespace"))
     owned = owners_form(raw, names)
     labels, annotations = texts(meta.get("labels")), texts(meta.get("annotations"))
     slots = kind.slots(owned)
-    # Refused when it is created, where the rules of hold are in force; what is beyond them cannot be started, or ended.
+    # The rules of hold refuse such a job when it is created. Where they are not in force, it could not be started.
     beyond = excess(kind, owned, limits)
-    problems = list(beyond)
-    pod_sets = []
-    specs: list[Json] = []
-    """Of the pods, with nothing added to them."""
-    classes: dict[str, str] = {}
-    claims: dict[str, str] = {}
+    read = _PodSets(kind, owned, names, namespace, limit_ranges, runtime_classes, devices)
     for slot in slots:
-        spec = obj(slot.template.get("spec"))
-        said = annotations_of(slot.template)
-        runtime = text(spec.get("runtimeClassName"))
-        runtime_class = (runtime_classes or {}).get(runtime)
-        unknown = bool(runtime) and runtime_classes is not None and runtime_class is None
-        if unknown and slot.count:
-            problems.append(f"pod set {slot.pod_set}: RuntimeClass {runtime!r} does not exist")
-        if runtime and runtime_classes is not None:
-            classes[runtime] = class_mark(runtime_class)
-        made = as_made(slot)
-        specs.append(obj(made.get("spec")))
-        entry: Json = {
-            "name": slot.pod_set,
-            "count": slot.count,
-            "template": complete(made, limit_ranges=limit_ranges, runtime_class=runtime_class),
-        }
-        refused = []
-        if slot.count:
-            refused = out_of_bounds(obj(entry["template"].get("spec")), limit_ranges)
-            if kind != JOB:
-                refused += over_limits(spec) + refused_children(obj(at(owned, slot.path[:-1])))
-            refused = refused or beyond_defaults(spec, limit_ranges)
-            if runtime_classes is not None and not unknown:
-                refused += beside_class(spec, runtime_class)
-        if slot.count > _MOST_PODS and not beyond:  # of too many Jobs it is told those
-            problems.append(
-                f"pod set {slot.pod_set}: {slot.count} pods are more than a Workload can have of one ({_MOST_PODS})"
-            )
-        problems.extend(f"pod set {slot.pod_set}: none of its pods can be made: {one}" for one in refused[:_TOLD])
-        by_name = asked_by_class_name(entry["template"])
-        if devices is not None and (items(spec.get("resourceClaims")) or by_name):
-            asked = devices.asked(namespace, objects(spec.get("resourceClaims")), by_name)
-            unclear = "; ".join(asked.problems)
-            entry["template"] = with_devices(entry["template"], names, unclear or asked.devices)
-        if devices is not None:
-            claims |= devices.marks(namespace, claim_templates(slot.template), device_classes(slot.template))
-        request, wrong = topology_request(
-            said,
-            names,
-            indexed=slot.ranks is not None,
-            replicas=slot.replicas if slot.labels else 0,
-            by_child=bool(slot.notes) or by_child(spec),
-        )
-        problems.extend(f"pod set {slot.pod_set}: {problem}" for problem in wrong)
-        if request is not None and slot.count:
-            entry["topologyRequest"] = request
-        pod_sets.append(entry)
+        read.add(slot, tell_size=not beyond)
+    pod_sets, problems = read.entries, [*beyond, *read.problems]
     if kind == JOB and _asks_for_none(obj(owned.get("spec"))):
         # Admitted with none, it could not be given some without being stopped first.
         problems.append("parallelism is 0: it asks for no pods, and is queued when it asks for some")
@@ -186,7 +218,7 @@ def build_workload(
         fewest = [(whole(one.get("minCount"), one["count"]), obj(one["template"].get("spec"))) for one in pod_sets]
         problems.extend(over_quota(fewest, quotas, together=starts_together(owned))[:_TOLD])
     if names.as_kueue:
-        for entry, plain in zip(pod_sets, specs, strict=True):
+        for entry, plain in zip(pod_sets, read.specs, strict=True):
             full = entry["template"]
             entry["template"] = with_added({**full, "spec": plain}, full, names)
     queue = labels.get(names.queue_label) or queue
@@ -218,7 +250,9 @@ def build_workload(
     notes = {names.spec_hash_annotation: spec_hash(slots, kind.size(owned))}
     if arrival:
         notes[names.arrival_annotation] = arrival
-    if added := defaults_mark(limits_mark(limit_ranges) + quotas_mark(quotas), classes.items(), claims.items()):
+    if added := defaults_mark(
+        limits_mark(limit_ranges) + quotas_mark(quotas), read.classes.items(), read.claims.items()
+    ):
         notes[names.defaults_annotation] = added
     if labels.get(names.pause_label) == "true":
         notes[names.pause_label] = "true"

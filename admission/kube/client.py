@@ -542,8 +542,17 @@ class Client:
         limited = write and "timeout" not in query
         data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {"Accept": accept} | ({"Content-Type": content_type or JSON} if data is not None else {})
-        verb = "LIST" if method == "GET" and "limit" in query else method
-        lane = _namespace_of(path)
+        call = _Call(
+            method=method,
+            verb="LIST" if method == "GET" and "limit" in query else method,
+            path=path,
+            data=data,
+            deadline=deadline,
+            fence=fence,
+            urgent=urgent,
+            lane=_namespace_of(path),
+            most=most,
+        )
         backoff = Backoff(*self._backoff)
         refreshed = False
         attempt = 1
@@ -557,27 +566,15 @@ class Client:
                 headers["Authorization"] = authorization
             try:
                 if not urgent:
-                    await self._enter(path, lane, deadline)
+                    await self._enter(path, call.lane, deadline)
                 if limited:
                     query["timeout"] = _in_ms(deadline - loop.time())
-                sent = self._once(
-                    verb=verb,
-                    method=method,
-                    path=path,
-                    url=self._url(path, query),
-                    data=data,
-                    headers=headers,
-                    deadline=deadline,
-                    idle=None if write else self.read_idle * 2 ** (attempt - 1),
-                    fence=fence,
-                    write=write,
-                    urgent=urgent,
-                    lane=lane,
-                    most=most,
-                )
+                idle = None if write else self.read_idle * 2 ** (attempt - 1)
+                sent = self._once(call, self._url(path, query), headers, idle)
                 return await (sent if fence is None else self._by_itself(sent))
             except Unauthorized:
-                # Asked once more beside the attempts, for it was not heard: the lease has one attempt each time.
+                # Sent once more, and not counted as an attempt: it was refused unread, and the lease has one attempt
+                # only.
                 if refreshed or not await self._refresh(authorization, deadline):
                     raise
                 refreshed = True
@@ -609,7 +606,7 @@ class Client:
             raise Unavailable(0, "Throttled", f"{path}: no place in time", ambiguous=False) from None
 
     async def _by_itself(self, sent: Coroutine[Any, Any, bytes]) -> bytes:
-        """Whoever is cancelled while it waits has it go on."""
+        """Send as a task of its own, which goes on when the caller is cancelled: a write is not cut off half-way."""
         sending = asyncio.ensure_future(sent)
         self._sending.add(sending)
         sending.add_done_callback(self._sent)
@@ -620,60 +617,47 @@ class Client:
         if not sending.cancelled():
             sending.exception()  # else asyncio would log one that nobody waits for any more as never retrieved
 
-    async def _once(
-        self,
-        *,
-        verb: str,
-        method: str,
-        path: str,
-        url: URL,
-        data: bytes | None,
-        headers: dict[str, str],
-        deadline: float,
-        idle: float | None,
-        fence: Callable[[], None] | None,
-        write: bool,
-        urgent: str,
-        lane: str,
-        most: int | None,
-    ) -> bytes:
-        """With a place at the gate, which it gives back."""
+    async def _once(self, call: _Call, url: URL, headers: dict[str, str], idle: float | None) -> bytes:
+        """One attempt; gives back its place at the flow gate. idle: seconds without a byte of the answer after which a
+        read is given up, so that a dead connection does not use up the time in which another could answer."""
         loop = asyncio.get_running_loop()
+        verb, path, write = call.verb, call.path, call.write
         doubtful = False
+        """Might the write be applied though it has no clear answer?"""
         try:
-            session, _ = await self._sessions(urgent)
-            if fence is not None:
-                fence()
+            session, _ = await self._sessions(call.urgent)
+            if call.fence is not None:
+                call.fence()
                 doubtful = True
             started, asked = loop.time(), self.clock.local()
-            left = max(0.001, deadline - started)
-            try:  # idle: a connection that went dead must not use up the time of what can be asked again on another
+            left = max(0.001, call.deadline - started)
+            try:
                 async with session.request(
-                    method,
+                    call.method,
                     url,
-                    data=data,
+                    data=call.data,
                     headers=headers,
                     timeout=aiohttp.ClientTimeout(total=left, sock_connect=min(_CONNECT, left), sock_read=idle),
                     allow_redirects=False,
                     proxy=self._who.proxy,
                     server_hostname=self._who.server_hostname,
                 ) as answer:
-                    content = await (answer.read() if most is None else _at_most(answer, most))
+                    content = await (answer.read() if call.most is None else _at_most(answer, call.most))
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 self._count(verb, path, 0, loop.time() - started, late=isinstance(error, TimeoutError))
                 if isinstance(error, aiohttp.ClientConnectorCertificateError):
-                    await self._refresh(headers.get("Authorization"), deadline)  # the authority may have been rotated
+                    # The certificate authority may have been rotated.
+                    await self._refresh(headers.get("Authorization"), call.deadline)
                 unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-                raise Unavailable(
-                    0, "NoAnswer", f"{method} {path}: {type(error).__name__} {error}", ambiguous=write and not unsent
-                ) from error
+                said = f"{call.method} {path}: {type(error).__name__} {error}"
+                raise Unavailable(0, "NoAnswer", said, ambiguous=write and not unsent) from error
             seconds = loop.time() - started
-            if answer.content_type == JSON:  # else who stands before the API server may speak, with its own clock
+            if answer.content_type == JSON:  # else it may be a proxy's answer, by another clock
                 self.clock.heard(answer.headers.get("Date"), asked)
             doubtful = doubtful and answer.status >= 500
             if 200 <= answer.status < 300:
                 self._count(verb, path, answer.status, seconds)
-                if not urgent:
+                if not call.urgent:
                     self.flow.good(seconds)
                 return content
             failure = self._failure(answer.status, content, answer.headers.get("Retry-After"), answer.reason or "")
@@ -681,14 +665,14 @@ class Client:
             self._count(verb, path, answer.status, seconds, told=not isinstance(failure, Terminating | Beginning))
             if isinstance(failure, Unavailable) and not write:
                 failure.ambiguous = False
-            if isinstance(failure, TooManyRequests) and not urgent and _pushes_back(failure, path):
+            if isinstance(failure, TooManyRequests) and not call.urgent and _pushes_back(failure, path):
                 self.flow.pushed_back(failure.retry_after if failure.retry_after is not None else 1.0)
             raise failure
         finally:
             if doubtful:
-                self._doubtful_until = max(self._doubtful_until, deadline)
-            if not urgent:
-                self.flow.leave(lane)
+                self._doubtful_until = max(self._doubtful_until, call.deadline)
+            if not call.urgent:
+                self.flow.leave(call.lane)
 
     async def settle(self, seconds: float) -> float:
         """Lets the fenced writes that are under way end for so long, and cuts off those that are left. Returns the
@@ -964,6 +948,31 @@ class Client:
             if not status:
                 self._count("WATCH", path, 0, loop.time() - started, late=isinstance(error, TimeoutError))
             raise Unavailable(0, "StreamBroken", f"{path}: {type(error).__name__} {error}", ambiguous=False) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One call, the same in all of its attempts."""
+
+    method: str
+    verb: str
+    """As it is counted: LIST, or else the method."""
+    path: str
+    data: bytes | None
+    deadline: float
+    """By the loop's clock."""
+    fence: Callable[[], None] | None
+    """Asked right before each attempt of a write; raises Fenced."""
+    urgent: str
+    """See `Client.request`."""
+    lane: str
+    """At the flow gate."""
+    most: int | None
+    """Bytes of the answer."""
+
+    @property
+    def write(self) -> bool:
+        return self.method not in {"GET", "HEAD"}
 
 
 class _Connector(aiohttp.TCPConnector):
