@@ -672,7 +672,7 @@ class _Scan:
                 if fr is None:
                     continue
                 so_far[fr] += amount
-                if amount and so_far[fr] > self.node.potential(fr):
+                if so_far[fr] > self.node.potential(fr):
                     never.append(self._shortfall(asked.pod_set.name, fr, in_all[fr], Detail.NEVER_FITS_QUOTA))
             if never:
                 of = {short.flavor: [s for s in never if s.flavor == short.flavor] for short in never}

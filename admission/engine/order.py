@@ -66,7 +66,7 @@ def consumed(
     lately: Iterable[tuple[int, Mapping[str, int]]] = (),
 ) -> dict[str, float]:
     """What a LocalQueue has consumed per resource, `elapsed_ms` after `before` was noted; forgotten at once when the
-    half-life is 0. lately: what was used for so long (ms) and not for all of that time."""
+    half-life is 0. lately: what was used for so long (ms), and not for all of that time."""
     weight = decay(fairness, elapsed_ms)
     if fairness.half_life_ms <= 0:
         return dict.fromkeys(sorted({*before, *using}), 0.0)
@@ -74,7 +74,7 @@ def consumed(
         name: before.get(name, 0.0) * (1.0 - weight) + using.get(name, 0) * weight for name in sorted({*before, *using})
     }
     for lasted_ms, amounts in lately:
-        part = decay(fairness, min(lasted_ms, elapsed_ms))
+        part = decay(fairness, lasted_ms)
         for name, amount in sorted(amounts.items()):
             out[name] = out.get(name, 0.0) + amount * part
     return out

@@ -78,6 +78,21 @@ def test_what_kueue_alone_starts_is_known_by_its_owners(owners: list, unmanaged:
 
 
 @pytest.mark.parametrize(
+    ("owners", "owner"),
+    [
+        ([ref("v1", "Pod", controller=False), ref("batch/v1", "Job")], ("Job", "it")),
+        ([ref("batch.volcano.sh/v1alpha1", "Job")], ("Job.batch.volcano.sh", "it")),  # not the Job of that name
+        ([ref("example.com/v1", "AppWrapper")], ("AppWrapper", "it")),
+        ([ref("batch/v1", "Job", controller=False)], ("", "")),
+    ],
+)
+def test_for_which_job_a_workload_stands_is_said_by_its_controller(owners: list, owner: tuple[str, str]) -> None:
+    obj = workload()
+    obj["metadata"]["ownerReferences"] = owners
+    assert decode.workload(NAMES, msgspec.Raw(json.dumps(obj).encode())).view.owner == owner
+
+
+@pytest.mark.parametrize(
     "obj",
     [
         workload(),

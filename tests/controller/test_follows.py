@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from admission.api.kinds import validate_object
 from admission.controller.app import Controller
@@ -478,8 +479,10 @@ async def test_what_became_due_for_a_bare_workload_while_nobody_led(
         held = raw.get("status", {}).get("conditions", ())
         return any((c["type"], c["reason"]) == becomes and c["status"] == "True" for c in held)
 
-    async with running(world):
-        assert await until(reads(world, came))
+    with capture_logs() as lines:
+        async with running(world):
+            assert await until(reads(world, came))
+    assert becomes[0].lower() in [line["event"] for line in lines]
 
 
 # ---------------------------------------------------------------- admission checks

@@ -164,8 +164,8 @@ QUEUE = ClusterQueue(
 LOCAL = LocalQueue(namespace="ns", name="main", cluster_queue="q")
 
 
-def running(state: State, gpus: int, name: str = "w", since: int = 1) -> None:
-    given = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", gpus),), 1),))
+def running(state: State, gpus: int, name: str = "w", since: int = 1, flavor: str = "f") -> None:
+    given = Admission("q", (PodSetAssignment("main", (("gpu", flavor),), (("gpu", gpus),), 1),))
     state.apply(
         Put(
             Workload(
@@ -209,6 +209,21 @@ def test_usage_is_noted_once_an_interval_and_halves_in_a_half_life() -> None:
         assert millis(status["fairSharing"]["admissionFairSharingStatus"]["lastUpdate"]) == at - at % 1000
         at = due
     assert values == [0.0, 5.0, 7.5, 8.75]
+
+
+def test_usage_is_that_of_all_flavors() -> None:
+    config = "admissionFairSharing: {usageHalfLifeTime: 10m, usageSamplingInterval: 10m}\n"
+    state = State(rules_of(load_config(HEAD + config)))
+    flavors = tuple(FlavorQuotas(name, (("gpu", Quota(100)),)) for name in ("f", "g"))
+    state.apply(Put(replace(QUEUE, groups=(ResourceGroup(covered=("gpu",), flavors=flavors),))))
+    state.apply(Put(LOCAL))
+    running(state, 10)
+    running(state, 30, "other", flavor="g")
+    at = 1_000_000_000
+    seen = stored(queue_status.local_queue_status(state, stored({}), at))
+    state.apply(Put(seen.value))
+    seen = stored(queue_status.local_queue_status(state, seen, at + 600_000))
+    assert dict(seen.value.consumed) == {"gpu": 20.0}
 
 
 @pytest.mark.parametrize(("made_anew", "noted"), [(QUEUE, 5.0), (replace(QUEUE, usage_based_fairness=False), None)])

@@ -86,6 +86,7 @@ def test_f1_half_life() -> None:
         used = order.consumed(fairness, used, HOUR, {"gpu": 10})
         seen.append(used["gpu"])
     assert seen == [5.0, 7.5, 8.75]
+    assert order.consumed(UsageFairness(half_life_ms=0), used, HOUR, {"gpu": 10, "cpu": 1}) == {"cpu": 0.0, "gpu": 0.0}
 
 
 def test_f2_weight_and_penalty() -> None:

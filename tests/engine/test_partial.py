@@ -70,11 +70,16 @@ def on_nodes(**free: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("rules", [MUSTER, KUEUE], ids=["muster", "kueue"])
-@pytest.mark.parametrize(("least", "room", "pods"), [(5, 11, 8), (4, 15, 12), (4, 7, 4), (5, 7, None), (1, 3, None)])
-def test_a_gang_of_slices_gets_as_many_as_are_whole(least: int, room: int, pods: int | None, rules: Rules) -> None:
+@pytest.mark.parametrize(
+    ("of", "least", "room", "pods"),
+    [(16, 5, 11, 8), (16, 4, 15, 12), (16, 4, 7, 4), (16, 5, 7, None), (16, 1, 3, None), (15, 4, 11, 8)],
+)
+def test_a_gang_of_slices_gets_as_many_as_are_whole(
+    of: int, least: int, room: int, pods: int | None, rules: Rules
+) -> None:
     """By Kueue's rules, too: it had more pods than places, of 3 pods in slices of 4 none had one."""
     town = Town(*on_nodes(n0=room), Topology("net", (HOSTNAME_LABEL,)), Flavor("f", topology="net"), rules=rules)
-    value = may_shrink(gang("sliced", "a", 16), least)
+    value = may_shrink(gang("sliced", "a", of), least)
     (asked,) = value.pod_sets
     slices = TopologyRequest(slice_required=HOSTNAME_LABEL, slice_size=4)
     town.put(replace(value, pod_sets=(replace(asked, topology=slices),)))

@@ -268,6 +268,30 @@ def test_amounts_in_words_are_quantities_that_tell_them_apart(resource: str, amo
         assert sorted(read) == [one for _, one in sorted(zip(amounts, read, strict=True))]
 
 
+@pytest.mark.parametrize(
+    ("resource", "asked", "there", "said"),
+    [
+        ("memory", 253 * 10**9 + 1, 100 * GI, "235.7Gi 100Gi"),
+        ("memory", 235 * GI + GI // 2 + 2**30 // 2**14, 100 * GI, "235.6Gi 100Gi"),
+        ("memory", 10_005 * 2**20 + 1, 2 * GI, "9.78Gi 2Gi"),
+        ("cpu", 10_050, 10_000, "10.1 10"),
+        ("cpu", 12_500, 10_000, "12.5 10"),
+        # Rounded to one digit they would be told in the other order.
+        ("cpu", 10_010, 10_090, "10.01 10.09"),
+    ],
+)
+def test_what_is_asked_for_is_rounded_up(resource: str, asked: int, there: int, said: str) -> None:
+    assert words(resource, asked, there, up=(asked,)) == tuple(said.split())
+
+
+def test_what_a_pod_asks_for_is_rounded_up() -> None:
+    """Who makes a node that gives as much as is said has room for it."""
+    beyond = (("memory", 253 * 10**9 + 1, 100 * GI),)
+    misfit = Misfit("main", "h100", 2, 0, nodes=1, detail=Detail.NEVER_FITS_NODES, beyond=beyond)
+    said = sentence(Why(Reason.PLACEMENT_FAILED, Detail.NEVER_FITS_NODES, misfits=(misfit,)))
+    assert "a pod asks for 235.7Gi memory, of which no node could give more than 100Gi" in said
+
+
 def test_amounts_are_told_in_the_units_of_those_that_stay() -> None:
     """Else each change of what is used would be news."""
     left = words("memory", 12 * 10**9, 10**10 - GI, digits=3, like=(12 * 10**9, 10**11))

@@ -472,6 +472,7 @@ def test_everything_that_is_short_is_said(
         pytest.param((5, 3), Detail.COHORT_SHORT, "Needs 8 gpu", id="as many as there are"),
         pytest.param((5, 4), Detail.NEVER_FITS_QUOTA, "Needs 9 gpu", id="more than there are, together"),
         pytest.param((3, 2, 4), Detail.NEVER_FITS_QUOTA, "Needs 9 gpu", id="of three"),
+        pytest.param((5, 4, 3), Detail.NEVER_FITS_QUOTA, "Needs 12 gpu", id="of two of three"),
     ],
 )
 def test_pod_sets_that_together_never_fit_are_told_so_while_the_first_of_them_waits(
@@ -489,6 +490,17 @@ def test_pod_sets_that_together_never_fit_are_told_so_while_the_first_of_them_wa
     (verdict,) = [v for v in decide(town.state, town.now, BUDGET).verdicts if v.key == ("ns", "new")]
     assert verdict.why.detail is detail
     assert sentence(verdict.why).startswith(said)
+
+
+@pytest.mark.parametrize(("quotas", "pods"), [((8,), 8), ((8, 20), 10)], ids=["one flavor", "two flavors"])
+def test_pod_sets_that_quota_could_hold_are_told_what_else_keeps_them_off(quotas: tuple[int, ...], pods: int) -> None:
+    names = [f"f{i}" for i in range(len(quotas))]
+    town = Town(*(Flavor(name, node_taints=(Taint("t", "", "NoSchedule"),), elastic=True) for name in names))
+    town.put(queue("a", "", [(name, {"gpu": quota}) for name, quota in zip(names, quotas, strict=True)]))
+    sets = (PodSet("p0", pods, PodShape(requests=(("gpu", 1),))), PodSet("p1", 1, PodShape()))
+    town.put(replace(gang("new", "a"), pod_sets=sets))
+    (verdict,) = decide(town.state, town.now, BUDGET).verdicts
+    assert verdict.why.detail is Detail.FLAVOR_TAINT
 
 
 def test_room_that_is_kept_until_a_gang_starts_is_told_once() -> None:
@@ -606,6 +618,15 @@ def test_a_borrowing_limit_allows_as_much_as_it_says() -> None:
     assert "the borrowing limit of a allows only 5" in sentence(verdict.why)
 
 
+def test_a_borrowing_limit_below_what_is_borrowed_allows_nothing() -> None:
+    town = Town(*elastic(F), queue("a", "root", [(F, {"gpu": Quota(2, 4)})]), queue("b", "root", [(F, {"gpu": 9})]))
+    town.put(gang("mine", "a", 6))
+    town.settle()
+    town.put(queue("a", "root", [(F, {"gpu": Quota(2, 1)})]), gang("new", "a", 3, created=1))
+    (verdict,) = [v for v in decide(town.state, town.now, BUDGET).verdicts if v.key == ("ns", "new")]
+    assert "the borrowing limit of a allows only 0" in sentence(verdict.why)
+
+
 TOGETHER = {
     "never": (
         (node("n0", gpu=6),),
@@ -651,12 +672,14 @@ def test_pod_sets_that_would_fit_alone_are_told_how_much_is_left_beside_the_othe
     assert verdict.why.detail is detail_of(verdict.why.reason, words) is detail
 
 
-def test_the_numbers_of_who_was_passed_by_are_those_of_now() -> None:
-    """It needs eight, and others have come and gone since it was tried: what is told live is what there is."""
+@pytest.mark.parametrize("strategy", Strategy)
+def test_the_numbers_of_who_was_passed_by_are_those_of_now(strategy: Strategy) -> None:
+    """It needs eight, and others have come and gone since it was tried: what is told live is what there is. Who stands
+    behind it is refused as it is, but where nobody is looked at behind the first."""
     town = alone()
-    town.put(queue("a", "", [(F, {"gpu": 8})]), gang("one", "a", 4), gang("other", "a", 4))
+    town.put(queue("a", "", [(F, {"gpu": 8})], strategy=strategy), gang("one", "a", 4), gang("other", "a", 4))
     town.settle()
-    town.put(gang("new", "a", 8, created=1))
+    town.put(gang("new", "a", 8, created=1), gang("behind", "a", 8, created=2))
     town.settle()
     told = []
     for gone in ("", "one"):
@@ -665,7 +688,26 @@ def test_the_numbers_of_who_was_passed_by_are_those_of_now() -> None:
         verdict = town.state.explain(("ns", "new"))
         assert verdict is not None
         told.append([(short.used, short.available) for short in verdict.why.shortfalls])
+        assert town.state.refused_since(("ns", "new")) == (verdict if gone else None), "news since it was told"
+        behind = town.state.refused_since(("ns", "behind"))
+        assert (behind and behind.why) == (None if strategy is Strategy.STRICT_FIFO else verdict.why)
     assert told == [[(8, 0)], [(4, 4)]]
+
+
+def test_who_was_passed_by_is_told_what_a_borrowing_limit_allows_now() -> None:
+    town = Town(*elastic(F), queue("a", "root", [(F, {"gpu": Quota(2, 4)})]), queue("b", "root", [(F, {"gpu": 20})]))
+    town.put(gang("one", "a", 3), gang("other", "a", 3))
+    town.settle()
+    town.put(gang("new", "a", 6, created=1))
+    town.settle()
+    said = []
+    for gone in ("", "one"):
+        town.remove(type(town.gang("new")), ("ns", gone))
+        town.settle()
+        verdict = town.state.explain(("ns", "new"))
+        assert verdict is not None
+        said.append(sentence(verdict.why).partition("the borrowing limit of a allows only ")[2])
+    assert said == ["0", "3"]
 
 
 def test_the_detail_is_that_of_what_is_said_where_pod_sets_end_at_different_places() -> None:

@@ -330,6 +330,8 @@ def test_fewer_pods_than_asked_for() -> None:
     assert made["spec"]["parallelism"] == 2
     assert notes(made["spec"]["template"])["pin"] == "gates"
     assert owners_form(made, NAMES)["spec"] == {**raw["spec"], "suspend": False}
+    ended = {**made, "spec": {**made["spec"], "parallelism": 0}}
+    assert owners_form(ended, NAMES)["spec"]["parallelism"] == 0, "that its owner has written since"
     # What is due and what is done is told of what runs, what it asks for as its owner wrote it.
     seen = view(JOB, made, NAMES)
     assert (seen.pods_expected, seen.counts, seen.left) == (2, (("main", 4),), ())
@@ -476,6 +478,8 @@ def test_a_former_leader_cannot_stop_a_later_start() -> None:
     other = {**job(), "metadata": {**job()["metadata"], "uid": "another"}}
     with pytest.raises(AssertionError):
         patched(other, suspend(job(), NAMES))
+    with pytest.raises(AssertionError):
+        patched({**first, "metadata": {**first["metadata"], "uid": "another"}}, suspend(first, NAMES))
 
 
 META = st.none() | st.fixed_dictionaries(
