@@ -27,6 +27,7 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from itertools import islice
 
 from msgspec.structs import replace
@@ -58,9 +59,9 @@ from admission.engine.model import (
 )
 from admission.engine.order import QueueKey, Rank, Tournament
 from admission.engine.quota import QuotaNode
-from admission.engine.shortage import Lack, quota_shorts
+from admission.engine.shortage import NEW, Lack, quota_shorts
 from admission.engine.state import State
-from admission.engine.trial import NONE, Run, Trial
+from admission.engine.trial import EFFORT_PER_LOOK, NONE, Run, Trial
 from admission.engine.victims import almost_common, may_always_reclaim
 from admission.engine.walk import Walk
 from admission.names import HOSTNAME_LABEL
@@ -74,6 +75,8 @@ them evicts the gang in question."""
 DEEP = 2
 """How deep `_unless_evicted_again` asks: the gang that would evict may have been evicted itself, and so on."""
 PATIENCE = 4
+KEPT_AMONG = 8
+"""So many who came last are asked first whether without them there are nodes to be kept, then so many times as many."""
 KEPT_IN_VAIN = 6
 """In units of `Rules.passed_over_ms`: how long room is kept in one place before it is asked whether the gang would do
 better elsewhere, where it waits only for gangs that came since that was asked last. Asked anew each time it is over."""
@@ -1301,10 +1304,53 @@ class Filling(Run):
         if there is None or there.mode is not Mode.FIT:
             trial.found = replace(trial.found, by_nodes=True)  # beside what is kept for others, they may be short
             return False
+        there = self._free_soonest(trial, there)
         self._claim(trial, there.admission(trial.queue.name), ())
         why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=0)
         self.verdicts.append(Verdict(gang.key, Standing.WAITING, why, self.asked(trial)))
         return True
+
+    def _free_soonest(self, trial: Trial, there: Assignment) -> Assignment:
+        """The same on nodes where only those are in its way who came last: of those who have run for longest the rest
+        mostly takes longest. (Empty nodes are alike, and on the first of them somebody may stand for days.)"""
+        gang, queue, ledger, avoid = trial.gang, trial.queue, self.ledger, self._avoided(trial.gang)
+        if not there.placing or self._stood(gang) is not None:
+            return there
+        on_nodes = [charge for charge in ledger.charges.values() if charge.admission is not None]
+        came = sorted([(-self._came(charge), at) for at, charge in enumerate(on_nodes)])
+        ends = [at for at in range(1, len(came)) if came[at - 1][0] != came[at][0]]
+        """Who came at one moment is in the way together."""
+
+        def without(many: int) -> AbstractContextManager[None]:
+            return ledger.without_gangs(queue.name, [on_nodes[at] for _, at in came[:many]])
+
+        with ledger.beside({gang.key}, trial.node.root):
+
+            def fits(many: int) -> bool:
+                with without(many), ledger.nodes.effort.within(EFFORT_PER_LOOK):
+                    return self._on_free_nodes(gang, there, avoid)
+
+            if fits(0):
+                return there  # nobody on nodes is in its way, but those who have its quota
+            low, high, reach = 0, len(ends), KEPT_AMONG
+            while low < high:
+                # Mostly it takes few, and each of them makes a question longer.
+                middle = min((low + high) // 2, max(low, bisect_right(ends, reach) - 1))
+                if fits(ends[middle]):
+                    high, reach = middle, len(came)
+                else:
+                    low, reach = middle + 1, reach * KEPT_AMONG
+            if high == len(ends):
+                return there
+            with without(ends[high]):
+                asked = scan.requests(gang, queue, self.rules, {one.name: one.request.count for one in there.pod_sets})
+                sooner = self.pinned(gang, queue, asked, there.flavors(), avoid)
+        return sooner if sooner.mode is Mode.FIT else there
+
+    def _came(self, charge: Charge) -> int:
+        """Since when a gang is where it is; who leaves, or was admitted by this plan, came last of all."""
+        gang = self.state.workloads[charge.key]
+        return NEW if gang.evicted or charge.key in self.charged else gang.admitted_at or gang.reserved_at
 
     @staticmethod
     def _never_goes(trial: Trial) -> bool:

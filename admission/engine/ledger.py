@@ -771,14 +771,15 @@ class Ledger:
             self._lent = before
 
     @contextmanager
-    def without_gangs(self, queue: str) -> Iterator[None]:
-        """As if no gang held quota in the tree of this queue, nor any node; what is claimed stays taken. Inside, only
-        ask: `places`, and what the tree says of this queue."""
+    def without_gangs(self, queue: str, on_nodes: Iterable[Charge] | None = None) -> Iterator[None]:
+        """As if no gang held quota in the tree of this queue, nor any node, or if these are given, as if they alone
+        held none; what is claimed stays taken. Inside, only ask: `places`, and what the tree says of this queue."""
         node = self.tree.queue(queue)
         below = [] if node is None else [node.root]
         for one in below:
             below.extend(one.children)
-        with self._laid_bare([(one, {}) for one in below]):
+        quota = [(one, dict[FlavorResource, int]()) for one in below]
+        with self._laid_bare(quota, nodes=on_nodes is None), self.gone_from_nodes(on_nodes or ()):
             for held in self.claims_under(node.root).values() if node is not None else ():
                 self._move(self.tree, held.charge, 1)
             yield
@@ -795,12 +796,14 @@ class Ledger:
             yield
 
     @contextmanager
-    def _laid_bare(self, usage: Sequence[tuple[QuotaNode, dict[FlavorResource, int]]]) -> Iterator[None]:
-        """With this usage in these places of the tree, and no gang on any node."""
+    def _laid_bare(
+        self, usage: Sequence[tuple[QuotaNode, dict[FlavorResource, int]]], *, nodes: bool = True
+    ) -> Iterator[None]:
+        """With this usage in these places of the tree, and no gang on any of the `nodes`."""
         kept = [(at, at.usage) for at, _ in usage]
         for at, amounts in usage:
             at.put_usage(amounts)
-        self._bare = True
+        self._bare = nodes
         self._by_hand += 1
         try:
             yield

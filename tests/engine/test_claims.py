@@ -19,18 +19,21 @@ from admission.engine.model import (
     Claim,
     ClaimRecord,
     Detail,
+    Domain,
     Evict,
     Flavor,
     Key,
     LocalQueue,
     Namespace,
     Node,
+    PodSetAssignment,
     PodUsage,
     Preemption,
     PreemptionPolicy,
     StopPolicy,
     Taint,
     Topology,
+    TopologyAssignment,
     TopologyRequest,
     Workload,
 )
@@ -667,6 +670,34 @@ def test_room_that_is_kept_on_a_node_of_no_use_is_kept_on_another(how: dict[str,
             break
         there += [f"t{i}"] if f"t{i}" in town.admitted() else []
     assert hosts(town.gang("big")) == ["n2"]
+
+
+@pytest.mark.parametrize("pods", [1, 2])
+@pytest.mark.parametrize("rack", [False, True])
+def test_nodes_are_kept_where_those_are_in_the_way_alone_who_came_last(rack: bool, pods: int) -> None:
+    """On each node somebody runs since yesterday, but on the last two; small gangs came everywhere since then."""
+    town = Town(Flavor("f", topology="net" if rack else ""), queue("q", "", [("f", {"gpu": 64})]))
+    town.put(Topology("net", ("rack", HOSTNAME_LABEL)))
+    names = [f"n{i}" for i in range(8)]
+    for i, name in enumerate(names):
+        made = node(name, gpu=8)
+        town.put(replace(made, labels=(*made.labels, ("rack", f"r{i // 2}"))))
+    stand = [(f"old{i}", f"n{i}", 0, 1) for i in range(6)]
+    stand += [(f"new{i}", f"n{i}", 24 * 3600 + 60 * (i % 2), 2) for i in range(8)]
+    stand += [(f"last{i}", f"n{i}", 24 * 3600 + 600, 4 if i > 5 else 5) for i in range(8)]
+    for name, host, came, each in stand:
+        at = TopologyAssignment((HOSTNAME_LABEL,), (Domain((host,), 1),))
+        part = PodSetAssignment("main", (("gpu", "f"),), (("gpu", each),), 1, at)
+        runs = replace(gang(name, "q", each={"gpu": each}, created=came), admission=Admission("q", (part,)))
+        since = START + came * SECOND
+        town.put(replace(runs, admitted=True, reserved_at=since, admitted_at=since))
+    town.now += 25 * 3600 * SECOND
+    asks = TopologyRequest(required="rack") if rack else None
+    big = gang("big", "q", pods, each={"gpu": 8}, created=town.now - START)
+    town.put(replace(big, pod_sets=(replace(big.pod_sets[0], topology=asks),)))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.cycle()
+    assert hosts(town.gang("big").claims) == names[-pods:]
 
 
 def test_who_finds_no_nodes_to_be_kept_beside_those_of_others_is_asked_again_when_one_comes() -> None:
