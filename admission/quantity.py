@@ -8,7 +8,7 @@ Memory is not counted in milli-units: 2**63 / 1000 bytes is 8.2 PiB, less than a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from decimal import ROUND_CEILING, Decimal, InvalidOperation, Overflow, localcontext
+from decimal import ROUND_CEILING, ROUND_UP, Decimal, InvalidOperation, Overflow, localcontext
 from functools import lru_cache
 
 INT64_MAX = 2**63 - 1
@@ -35,6 +35,7 @@ _SUFFIX = {
     "Pi": Decimal(2) ** 50,
     "Ei": Decimal(2) ** 60,
 }
+_NANO = Decimal("1e-9")
 _DIGITS = frozenset("0123456789")
 _NUMBER = frozenset("0123456789.+-")
 
@@ -118,8 +119,13 @@ def parse(resource: str, quantity: str | int | float) -> int:
 
 
 def parse_plain(quantity: str | int | float) -> Decimal:
-    """The exact value of a quantity that belongs to no resource (a weight). Raises QuantityError."""
-    return _decimal(str(quantity).strip())
+    """The value of a quantity that belongs to no resource (a weight), as far as Kubernetes counts: within int64, to a
+    billionth, beyond which it is rounded up. Raises QuantityError."""
+    value = _decimal(str(quantity).strip())
+    if value.copy_abs() > INT64_MAX:
+        return Decimal(INT64_MAX).copy_sign(value)
+    parts = value.as_tuple().exponent
+    return value.quantize(_NANO, rounding=ROUND_UP) if isinstance(parts, int) and parts < -9 else value
 
 
 def parse_resources(raw: Mapping[str, str | int | float] | None) -> dict[str, int]:

@@ -1186,7 +1186,7 @@ POD_ROWS: dict[str, tuple[Object, Object, Object]] = {
     "selector": ({"pin": "domain", "node-selector": "a=b,c.d/e=f"}, {}, {"nodeSelector": {"x": "y"}}),
     "selector, none there": ({"pin": "domain", "node-selector": "a=b,c="}, {}, {}),
     "tolerations": (
-        {"pin": "domain", "tolerations": "a=b:NoSchedule,c=:,d=e:,f=:NoExecute:60,g=h:NoExecute:5"},
+        {"pin": "domain", "tolerations": "a=b:NoSchedule,c=:,d=e:,f=:NoExecute:60,g=h:NoExecute:5,i==:NoSchedule"},
         {},
         {"tolerations": [{"operator": "Exists"}]},
     ),

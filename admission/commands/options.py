@@ -90,9 +90,9 @@ _OF_CONTEXT = "that of the context"
 
 
 def _not_empty(_ctx: click.Context, _param: click.Parameter, said: str | None) -> str | None:
-    """Where nothing said means all namespaces: a variable that nobody set does not."""
+    """Where nothing said means something else than the context's: a variable that nobody set does not."""
     if said == "":
-        raise click.BadParameter("it is empty: name a namespace, or leave it out for all of them")
+        raise click.BadParameter("it is empty: name a namespace, or leave the option out")
     return said
 
 
@@ -123,6 +123,7 @@ def asking(
             envvar="MUSTER_NAMESPACE",
             show_envvar=True,
             help="Where the controller and its Lease live.",
+            callback=_not_empty,
         ),
     ]
     if watch:

@@ -885,9 +885,11 @@ def _fields(term: str, pin: str) -> str:
 
 
 def _toleration(part: str) -> str:
-    """CEL: the toleration that `key=value:effect`, or `key=value:effect:seconds`, stands for."""
+    """CEL: the toleration that `key=value:effect`, or `key=value:effect:seconds`, stands for; `key==:effect` of the
+    empty value alone."""
     parts = f"{part}.split(':')"
     key, value, effect = f"{parts}[0].split('=')[0]", f"{parts}[0].split('=')[1]", f"{parts}[1]"
+    any_value = f"{value} == '' && size({parts}[0].split('=')) < 3"
 
     def made(*more: str) -> str:
         fields = ", ".join((f"key: {key}", *more, f"effect: {effect}"))
@@ -896,7 +898,7 @@ def _toleration(part: str) -> str:
             f"Object.spec.tolerations{{{fields}}})"
         )
 
-    return f"{value} == '' ? {made(_EXISTS)} : {made(_EQUAL, f'value: {value}')}"
+    return f"{any_value} ? {made(_EXISTS)} : {made(_EQUAL, f'value: {value}')}"
 
 
 _EXISTS, _EQUAL = "operator: 'Exists'", "operator: 'Equal'"

@@ -119,9 +119,10 @@ def selector_value(said: str) -> dict[str, str]:
 
 
 def tolerations_text(tolerations: Iterable[Toleration]) -> str:
-    """`key=value:effect,...`, with `:seconds` behind where it is for so long; no value: any value; no effect: any."""
+    """`key=value:effect,...`, with `:seconds` behind where it is for so long; no value: any value; `=` for a value: the
+    empty one; no effect: any."""
     return ",".join(
-        f"{t.key}={'' if t.operator == 'Exists' else t.value}:{t.effect}"
+        f"{t.key}={'' if t.operator == 'Exists' else t.value or '='}:{t.effect}"
         + ("" if t.seconds is None else f":{max(0, t.seconds)}")
         for t in dict.fromkeys(tolerations)
     )
@@ -135,9 +136,11 @@ def tolerations_value(said: str) -> list[Json]:
         head, _, rest = part.partition(":")
         effect, _, seconds = rest.partition(":")
         key, _, value = head.partition("=")
-        entry: Json = {"key": key, "operator": "Equal", "value": value} if value else {"operator": "Exists"}
-        if key and not value:
+        entry: Json = {"operator": "Equal" if value else "Exists"}
+        if key:
             entry["key"] = key
+        if value not in ("", "="):
+            entry["value"] = value
         if effect:
             entry["effect"] = effect
         if (limit := digits(seconds)) is not None:

@@ -704,6 +704,10 @@ async def test_an_empty_name_is_no_name(world: World, tmp_path: Path, asked: lis
     assert said in (await run(world, tmp_path, *asked, "-n", "ml", code=3)).stderr
 
 
+async def test_an_empty_name_of_the_controller_s_namespace_is_none(world: World, tmp_path: Path) -> None:
+    assert "it is empty" in (await run(world, tmp_path, "queues", "--controller-namespace", "", code=2)).stderr
+
+
 @pytest.mark.parametrize("command", [["release-all", "--yes"], ["export"], ["top"]])
 async def test_an_empty_namespace_is_not_all_of_them(world: World, tmp_path: Path, command: list[str]) -> None:
     """As in a script that says -n "$TEAM" where nobody set it."""

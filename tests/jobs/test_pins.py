@@ -734,9 +734,10 @@ def test_plain_lists_come_back_as_they_were() -> None:
         Toleration("d", "Equal", "e"),
         Toleration("f", "Exists", "", "NoExecute", 60),
         Toleration("g", "Equal", "h", "NoExecute", 0),
+        Toleration("i", "Equal", "", "NoSchedule"),  # of a taint without a value, and of no other
     ]
     said = pins.tolerations_text(tolerations)
-    assert said == "a=b:NoSchedule,c=:,d=e:,f=:NoExecute:60,g=h:NoExecute:0"
+    assert said == "a=b:NoSchedule,c=:,d=e:,f=:NoExecute:60,g=h:NoExecute:0,i==:NoSchedule"
     assert pins.tolerations_value(said) == [pins.toleration_object(t) for t in tolerations]
 
 

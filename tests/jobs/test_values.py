@@ -25,6 +25,7 @@ from admission.engine.model import (
     Requirement,
     StopPolicy,
     TopologyAssignment,
+    UsageFairness,
     of_class_label,
 )
 from admission.jobs import values
@@ -34,6 +35,7 @@ from admission.jobs.pins import start
 from admission.jobs.requests import Limits
 from admission.jobs.workload import build_workload, matches, workload_name
 from admission.names import EQUAL_COMPLETIONS, HOSTNAME_LABEL, KUEUE_GROUP, MUSTER_GROUP, OF_DEVICE_CLASS, Names
+from admission.quantity import INT64_MAX
 from tests.jobs.test_kinds import job
 from tests.jobs.test_pins import patched
 
@@ -237,6 +239,27 @@ def test_a_bad_queue_is_a_queue_with_problems() -> None:
     # A limit that cannot be read is not "no limit".
     assert seen.groups[0].flavors[0].quotas == (("cpu", Quota(0, 0, None)),)
     assert len(problems) == 8
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("1e400", INT64_MAX),
+        ("1e999999", INT64_MAX),
+        ("1e-400", Fraction(1, 10**9)),
+        ("1e-999999", Fraction(1, 10**9)),
+        ("9223372036854775806.5", Fraction(2**64 - 3, 2)),
+        ("0.000000001", Fraction(1, 10**9)),
+    ],
+)
+def test_what_belongs_to_no_resource_is_counted_as_far_as_kubernetes_counts(said: str, kept: Fraction) -> None:
+    """Kinds without their rules, and Kueue's, take more: it is compared with everybody's whenever something moves."""
+    used = {"fairSharing": {"admissionFairSharingStatus": {"consumedResources": {"cpu": said}}}}
+    raw = {"metadata": {"name": "q"}, "spec": {"fairSharing": {"weight": said}}, "status": used}
+    local, _ = values.local_queue(raw, NAMES)
+    assert local.weight == values.cluster_queue(raw, NAMES)[0].weight == kept
+    assert dict(local.consumed) == {"cpu": pytest.approx(float(kept) * 1000)}
+    assert order.usage_value(UsageFairness(1000, 1000), local, {}) > 0
 
 
 _STAMP = "2026-01-01T00:00:00Z"
