@@ -260,8 +260,9 @@ ALERTS: tuple[Alert, ...] = (
         "warning",
         "Muster may not {{ $labels.verb }} {{ $labels.resource }}",
         "Its ClusterRole lacks a right, or somebody else's policy refuses its writes. The log quotes the refusal "
-        "('write failed'; 'list failed' for what it reads), and so does an Event Refused of the job, if it is "
-        "about one. Compare the role with that of the chart's version, or install the chart again (helm upgrade).",
+        "('write failed', 'not written'; 'list failed' for what it reads), and so does an Event Refused of the job, if "
+        "it is about one. Compare the role with that of the chart's version, or install the chart again (helm "
+        "upgrade).",
     ),
     Alert(
         "MusterWritesFail",
@@ -269,11 +270,12 @@ ALERTS: tuple[Alert, ...] = (
         "15m",
         "warning",
         "Writes of Muster fail with {{ $labels.error }}",
-        f"{_LOGS} | grep 'write failed' names the job or the queue, and quotes the refusal (of Events at level "
-        "debug). Conflict and NotFound: another controller writes the same objects; these count only when a write "
-        "comes too late five times in a row. Invalid and Forbidden: the API server refuses the writes, often by "
-        "somebody else's policy. Otherwise it does not answer. Writes of jobs, Workloads, statuses of queues and "
-        "Events are counted.",
+        f"{_LOGS} | grep -E 'write failed|step failed|not written|not known|not told|too old a version' names the "
+        "job or the queue, and quotes the refusal (of Events at level debug). Conflict and NotFound: another "
+        "controller writes the same objects; these count only when a write comes too late five times in a row. Invalid "
+        "and Forbidden: the API server refuses the writes, often by somebody else's policy. Unavailable and "
+        "TimeoutError: it does not answer. Another one, with a traceback, is a defect of Muster: please report it. "
+        "Writes of jobs, Workloads, statuses of queues and Events are counted.",
     ),
     Alert(
         "MusterWatchSilent",
