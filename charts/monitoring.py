@@ -28,16 +28,21 @@ HELD_BACK = "Deactivated|AdmissionGated|OnHold"
 """Reasons of gangs that somebody keeps back: they wait for no room."""
 
 
-def _waiting(mine: str = "", over: str = "{}") -> str:
+_LED = "({0} or last_over_time({0}[5m]) unless on () (muster_leading == 1 and muster_leading offset 2m == 1))"
+"""What only the leader shows; while another one comes to lead, and has not decided yet, what was shown last: an alert
+goes on, and does not begin anew. Of what is over under one leader nothing stays."""
+
+
+def _waiting(mine: str = "", over: str = "{0}") -> str:
     """Gangs of each queue that wait, without those that are kept back."""
     pending = f'muster_pending_workloads{{{mine}reason!~"{HELD_BACK}",cluster_queue!=""}}'
     return f"sum by (cluster_queue) (max by (cluster_queue, reason) ({over.format(pending)}))"
 
 
-_LAST = "last_over_time({}[5m])"
-"""What only the leader shows, over the time in which another one comes to lead: an alert goes on, and does not begin
-anew."""
 _INACTIVE = 'muster_cluster_queue_inactive{reason!~"Stopped|Terminating"}'
+_BEGAN = "process_start_time_seconds"
+_ENDS = f"changes({_BEGAN}[2h]) > 3 and changes({_BEGAN}[30m]) > 0"
+_EVICTED = 'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|NodeFailures|AdmissionCheck"}'
 _LOGS = "kubectl -n @NAMESPACE@ logs -l app.kubernetes.io/component=controller --tail=-1 --prefix --ignore-errors"
 """Of all replicas; one of which has none keeps back none of the others'."""
 _WHO = "`muster jobs -A --cluster-queue {{ $labels.cluster_queue }}`"
@@ -62,13 +67,17 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterRestarts",
-        f"time() - max({_LAST.format('process_start_time_seconds')} "
-        f"and on (job, instance) {_LAST.format('muster_build_info')}) < 600",
+        f"count(({_ENDS} or time() - last_over_time({_BEGAN}[10m]) < 600) "
+        "and on (job, instance) last_over_time(muster_build_info[10m]) "
+        "or avg_over_time(up[10m]) < 0.5 and on (job, instance) up "
+        "and on (job, namespace, service) muster_build_info) > 0",
         "30m",
         "critical",
-        "A replica of Muster ends again and again",
-        "For half an hour some replica was always less than ten minutes old. kubectl -n @NAMESPACE@ describe pods -l "
-        "app.kubernetes.io/component=controller says why, under Last State and in its Events. OOMKilled: raise "
+        "A replica of Muster ends again and again, or is not reached",
+        "For half an hour some replica was always less than ten minutes old, or had begun anew more than three times "
+        "in two hours, or was mostly not reached by Prometheus, as one that ends at once. kubectl -n @NAMESPACE@ "
+        "describe pods -l app.kubernetes.io/component=controller says why, under Last State and in its Events. "
+        "OOMKilled: raise "
         "resources.limits.memory of the chart (some 160 MB, and 7 KB for each job with one pod, finished jobs "
         f"too: ttlSecondsAfterFinished deletes jobs). Liveness probe failed: give it more CPU. Error: {_LOGS} "
         "--previous has the reason in its last lines. Nothing is lost or given away twice by restarts, and gangs "
@@ -76,7 +85,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterJobsNotHeld",
-        f"max({_LAST.format('muster_jobs_held')}) == 0",
+        f"max{_LED.format('muster_jobs_held')} == 0",
         "5m",
         "critical",
         "What holds jobs with a queue back is gone, or not whole",
@@ -135,7 +144,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterQueueBlocked",
-        f'({_waiting(over=_LAST)} > 0 or max by (cluster_queue) (muster_workloads{{state="reserved"}}) > 0) '
+        f'({_waiting(over=_LED)} > 0 or max by (cluster_queue) (muster_workloads{{state="reserved"}}) > 0) '
         'unless on (cluster_queue) max by (cluster_queue) (muster_workloads{state="admitted"}) > 0 '
         "unless on (cluster_queue) max by (cluster_queue) (increase(muster_admitted_workloads_total[30m])) > 0",
         "30m",
@@ -149,7 +158,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterQueueInactive",
-        f"max by (cluster_queue, reason) ({_LAST.format(_INACTIVE)}) > 0",
+        f"max by (cluster_queue, reason) {_LED.format(_INACTIVE)} > 0",
         "10m",
         "warning",
         "ClusterQueue {{ $labels.cluster_queue }} admits nothing: {{ $labels.reason }}",
@@ -160,7 +169,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterGangStarved",
-        f"(max by (cluster_queue) ({_LAST.format('muster_oldest_pending_seconds')}) > @LONG_WAIT@) "
+        f"(max by (cluster_queue) {_LED.format('muster_oldest_pending_seconds')} > @LONG_WAIT@) "
         "> on (cluster_queue) 2 * sum by (cluster_queue) (increase(muster_admission_wait_seconds_sum[6h])) "
         "/ on (cluster_queue) sum by (cluster_queue) (increase(muster_admission_wait_seconds_count[6h]))",
         "15m",
@@ -175,7 +184,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterChecksWait",
-        f"max by (cluster_queue) ({_LAST.format('muster_oldest_reserved_seconds')}) > 3600",
+        f"max by (cluster_queue) {_LED.format('muster_oldest_reserved_seconds')} > 3600",
         "5m",
         "warning",
         "A gang of {{ $labels.cluster_queue }} holds quota and waits for admission checks for "
@@ -186,7 +195,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterPodsStandStill",
-        f"max by (step) ({_LAST.format('muster_standstill_gangs')}) > 0",
+        f"max by (step) {_LED.format('muster_standstill_gangs')} > 0",
         "1m",
         "critical",
         "Pods are {{ $labels.step }} for nobody: {{ $value }} admitted gangs wait for that",
@@ -199,7 +208,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterPodsLinger",
-        f"max by (cluster_queue) ({_LAST.format('muster_oldest_overdue_seconds')}) > 600",
+        f"max by (cluster_queue) {_LED.format('muster_oldest_overdue_seconds')} > 600",
         "5m",
         "warning",
         "Pods of an evicted gang of {{ $labels.cluster_queue }} ought to have ended {{ $value | humanizeDuration }} "
@@ -233,8 +242,8 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterEvictionsRepeat",
-        "sum by (cluster_queue, reason) (increase("
-        'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|NodeFailures|AdmissionCheck"}[1h])) > 5',
+        f"sum by (cluster_queue, reason) (increase({_EVICTED}[1h])) > 5 "
+        f"and sum by (cluster_queue, reason) (changes({_EVICTED}[1h])) > 3",
         "10m",
         "warning",
         "Gangs of {{ $labels.cluster_queue }} are evicted again and again: {{ $labels.reason }}",
@@ -251,8 +260,9 @@ ALERTS: tuple[Alert, ...] = (
         "warning",
         "Muster may not {{ $labels.verb }} {{ $labels.resource }}",
         "Its ClusterRole lacks a right, or somebody else's policy refuses its writes. The log quotes the refusal "
-        "('write failed'; 'list failed' for what it reads), and so does an Event Refused of the job, if it is "
-        "about one. Compare the role with that of the chart's version, or install the chart again (helm upgrade).",
+        "('write failed', 'not written'; 'list failed' for what it reads), and so does an Event Refused of the job, if "
+        "it is about one. Compare the role with that of the chart's version, or install the chart again (helm "
+        "upgrade).",
     ),
     Alert(
         "MusterWritesFail",
@@ -260,15 +270,16 @@ ALERTS: tuple[Alert, ...] = (
         "15m",
         "warning",
         "Writes of Muster fail with {{ $labels.error }}",
-        f"{_LOGS} | grep 'write failed' names the job or the queue, and quotes the refusal (of Events at level "
-        "debug). Conflict and NotFound: another controller writes the same objects; these count only when a write "
-        "comes too late five times in a row. Invalid and Forbidden: the API server refuses the writes, often by "
-        "somebody else's policy. Otherwise it does not answer. Writes of jobs, Workloads, statuses of queues and "
-        "Events are counted.",
+        f"{_LOGS} | grep -E 'write failed|step failed|not written|not known|not told|too old a version' names the "
+        "job or the queue, and quotes the refusal (of Events at level debug). Conflict and NotFound: another "
+        "controller writes the same objects; these count only when a write comes too late five times in a row. Invalid "
+        "and Forbidden: the API server refuses the writes, often by somebody else's policy. Unavailable and "
+        "TimeoutError: it does not answer. Another one, with a traceback, is a defect of Muster: please report it. "
+        "Writes of jobs, Workloads, statuses of queues and Events are counted.",
     ),
     Alert(
         "MusterWatchSilent",
-        "max by (kind) (muster_watch_age_seconds) > 900 and on () max(muster_leading) == 1",
+        "max by (kind) (muster_watch_age_seconds) > 900 and on () max(max_over_time(muster_leading[5m])) == 1",
         "5m",
         "warning",
         "Nothing heard of {{ $labels.kind }} for 15 minutes",

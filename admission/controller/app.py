@@ -1297,7 +1297,7 @@ class Controller:
                     log.warning(f"pods are {what} for nobody", gangs=gangs)
                     told.add(what)
                 elif not gangs and what in told:
-                    log.warning(f"pods are {what} again")
+                    log.info(f"pods are {what} again")
                     told.discard(what)
             await asyncio.sleep(5.0)
 

@@ -224,7 +224,7 @@ class StaleQueues:
         return status if queue_status.differs(seen.status, status) else None
 
     async def _write_one(self, queue: QueueName, seen: Item[Any], status: dict[str, Any]) -> None:
-        kind, _, name = queue
+        kind, namespace, name = queue
         resource = ours(self._names, kind)
         self._written_at[queue] = time.monotonic()
         try:
@@ -239,7 +239,7 @@ class StaleQueues:
             # What it says may be in other words each time, as where a connection broke of a webhook that is away.
             why = f"{error.status} {error.reason}" if isinstance(error, ApiError) else type(error).__name__
             tell = log.debug if unanswered(error) or self._unwritten.get(queue) == why else log.warning
-            tell("queue status not written", kind=kind, name=name, error=str(error))
+            tell("queue status not written", kind=kind, namespace=namespace, name=name, error=str(error))
             self._unwritten[queue] = why
             self.add(*queue)
         else:

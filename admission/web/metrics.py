@@ -36,6 +36,7 @@ from admission.engine.model import (
     Decision,
     Detail,
     Evict,
+    EvictReason,
     Key,
     LabelSelector,
     Plan,
@@ -443,6 +444,9 @@ class Metrics:
             self._of(self._wait, queue)
             for reason, cause in REPEATED:
                 self._of(self._evicted, queue, reason, cause)
+        for queue in known & self._used.queues():  # dashboards ask it of these, and others have nobody to evict
+            for reason, cause in map(evicted_as, EvictReason):
+                self._of(self._evicted, queue, reason, cause)
         for metric, *labels in [one for one in self._by_queue if one[1] and one[1] not in known]:
             self._by_queue.discard((metric, *labels))
             metric.remove(*labels)
@@ -563,6 +567,10 @@ class _Used:
         begun = dict.fromkeys(((reason, cost) for cost in self.by_queue.total for reason in _LOSES), 0.0)
         for (reason, cost), amount in (begun | self._lost).items():
             yield reason, cost, amount
+
+    def queues(self) -> set[str]:
+        """ClusterQueues of gangs that are admitted, or were."""
+        return {cost[0] for cost in self.by_queue.total}
 
     def keep_to(self, queues: set[str], local_queues: set[Key]) -> None:
         """What was counted of queues that are gone, and of which nobody holds anything, goes."""

@@ -1,9 +1,9 @@
-"""Expressions of Prometheus, parsed by the parser that PyPI has (promql-parser) and tried on two scrapes.
+"""Expressions of Prometheus, parsed by the parser that PyPI has (promql-parser) and tried on scrapes.
 
-`evaluate` does what the alerts and dashboards use of the language: selectors, rate, increase and last_over_time (over
-the two scrapes, whatever range is written), histogram_quantile, aggregation, arithmetic, comparison, and/or/unless.
-What it does not know it refuses. An expression that names a metric or a label that no program shows is found by
-`names`.
+`query` does what the alerts and dashboards use of the language: selectors, functions over a range, histogram_quantile,
+aggregation, arithmetic, comparison, and/or/unless. What it does not know it refuses. It asks whoever keeps the samples:
+`evaluate` of two scrapes (functions over a range look at both, whatever range is written), `tests.chart.timeline` of
+hours of them. An expression that names a metric or a label that no program shows is found by `names`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -50,7 +52,8 @@ def names(expression: str) -> Iterator[tuple[str, set[str]]]:
             matching = node.modifier.matching if node.modifier else None
             more = set(matching.labels) if matching else set()
             yield from walk(node.lhs, around | more)
-            yield from walk(node.rhs, around | more)
+            passed = str(node.op) in ("and", "unless") and matching is not None and "Include" in str(matching.type)
+            yield from walk(node.rhs, more if passed else around | more)  # of what passes nothing is in the answer
         elif kind == "Call":
             for one in node.args:
                 yield from walk(one, around)
@@ -60,8 +63,28 @@ def names(expression: str) -> Iterator[tuple[str, set[str]]]:
     return walk(parser.parse(expression), set())
 
 
-def evaluate(expression: str, before: Scrape, after: Scrape, *, seconds: float = 60.0, now: float = 0.0) -> Vector:
-    """What the expression gives at the second scrape, `seconds` after the first, at the time `now`."""
+@lru_cache(maxsize=1024)
+def _parsed(expression: str) -> Any:
+    return parser.parse(expression)
+
+
+class Source(Protocol):
+    """Samples, as of one moment."""
+
+    @property
+    def now(self) -> float: ...
+    def instant(self, node: Any) -> Vector:
+        """What a selector finds."""
+
+    def over(self, function: str, node: Any) -> Vector:
+        """What a function gives of the range of each series that a selector finds."""
+
+
+OVER_A_RANGE = ("rate", "increase", "changes", "last_over_time", "max_over_time", "avg_over_time")
+
+
+def query(expression: str, source: Source) -> Vector:
+    """What the expression gives."""
 
     def ev(node: Any) -> Vector | float:
         kind = type(node).__name__
@@ -72,7 +95,7 @@ def evaluate(expression: str, before: Scrape, after: Scrape, *, seconds: float =
         if kind == "UnaryExpr":
             return _each(ev(node.expr), lambda x: -x)
         if kind == "VectorSelector":
-            return _select(node, after)
+            return source.instant(node)
         if kind == "Call":
             return call(node.func.name, node.args)
         if kind == "AggregateExpr":
@@ -82,19 +105,13 @@ def evaluate(expression: str, before: Scrape, after: Scrape, *, seconds: float =
         raise NotImplementedError(kind)
 
     def call(name: str, args: list[Any]) -> Vector | float:
-        if name in ("rate", "increase"):
+        if name in OVER_A_RANGE:
             (ranged,) = args
             assert ranged.range.total_seconds() > 0
-            old, new = _select(ranged.vector_selector, before), _select(ranged.vector_selector, after)
-            over = seconds if name == "rate" else 1.0
-            # Of a series that was not there before there is one sample: no increase is known, whatever its value.
-            return {labels: (value - old[labels]) / over for labels, value in new.items() if labels in old}
-        if name == "last_over_time":
-            (ranged,) = args
-            return {**_select(ranged.vector_selector, before), **_select(ranged.vector_selector, after)}
+            return source.over(name, ranged)
         values = [ev(one) for one in args]
         if name == "time":
-            return now
+            return source.now
         if name == "vector":
             return {frozenset(): float(values[0])}  # type: ignore[arg-type]
         if name == "absent":
@@ -103,8 +120,38 @@ def evaluate(expression: str, before: Scrape, after: Scrape, *, seconds: float =
             return _quantile(float(values[0]), _vector(values[1]))  # type: ignore[arg-type]
         raise NotImplementedError(name)
 
-    answer = ev(parser.parse(expression))
+    answer = ev(_parsed(expression))
     return {frozenset(): answer} if isinstance(answer, float) else answer
+
+
+@dataclass(frozen=True)
+class _TwoScrapes:
+    before: Scrape
+    after: Scrape
+    seconds: float
+    now: float
+
+    def instant(self, node: Any) -> Vector:
+        return select(node, self.before if node.offset else self.after)
+
+    def over(self, function: str, node: Any) -> Vector:
+        old, new = select(node.vector_selector, self.before), select(node.vector_selector, self.after)
+        if function == "last_over_time":
+            return {**old, **new}
+        if function == "max_over_time":
+            return {labels: max(value, old.get(labels, value)) for labels, value in {**old, **new}.items()}
+        if function == "avg_over_time":
+            return {labels: (value + old.get(labels, value)) / 2 for labels, value in {**old, **new}.items()}
+        if function == "changes":
+            return {labels: float(old.get(labels, value) != value) for labels, value in {**old, **new}.items()}
+        over = self.seconds if function == "rate" else 1.0
+        # Of a series that was not there before there is one sample: no increase is known, whatever its value.
+        return {labels: (value - old[labels]) / over for labels, value in new.items() if labels in old}
+
+
+def evaluate(expression: str, before: Scrape, after: Scrape, *, seconds: float = 60.0, now: float = 0.0) -> Vector:
+    """What the expression gives at the second scrape, `seconds` after the first, at the time `now`."""
+    return query(expression, _TwoScrapes(before, after, seconds, now))
 
 
 def _vector(value: Vector | float) -> Vector:
@@ -116,7 +163,9 @@ def _each(value: Vector | float, change: Callable[[float], float]) -> Vector | f
     return change(value) if isinstance(value, float) else {labels: change(one) for labels, one in value.items()}
 
 
-def _select(node: Any, scraped: Scrape) -> Vector:
+def select(node: Any, scraped: Scrape) -> Vector:
+    """Those of the samples that a selector finds."""
+
     def fits(labels: Mapping[str, str]) -> bool:
         for one in node.matchers.matchers:
             have, how = labels.get(one.name, ""), str(one.op).rpartition(".")[2]
@@ -141,7 +190,7 @@ def _aggregate(op: str, modifier: Any, vector: Vector) -> Vector:
     groups: dict[Labels, list[float]] = {}
     for labels, value in vector.items():
         groups.setdefault(frozenset(pair for pair in labels if pair[0] in keys), []).append(value)
-    how: Callable[[list[float]], float] = {"sum": sum, "max": max, "min": min}[op]  # type: ignore[assignment]
+    how: Callable[[list[float]], float] = {"sum": sum, "max": max, "min": min, "count": len}[op]  # type: ignore[assignment]
     return {labels: float(how(values)) for labels, values in groups.items()}
 
 
@@ -186,6 +235,9 @@ def _binary(op: str, modifier: Any, left: Vector | float, right: Vector | float)
         return {**one, **{labels: value for labels, value in other.items() if of(labels) not in have}}
     if op in ("and", "unless"):
         return {labels: value for labels, value in one.items() if (of(labels) in there) == (op == "and")}
+    # Prometheus refuses what matches several series on a side, but for those that match nothing.
+    assert len({of(labels) for labels in one}) == len(one), "many to one"
+    assert len(there) == len(other), "one to many"
     if op in _COMPARED:
         return {
             labels: value

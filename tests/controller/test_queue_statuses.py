@@ -34,6 +34,7 @@ from admission.engine.state import State
 from admission.jobs import values
 from admission.kube.client import Client
 from admission.names import KUEUE_GROUP, Names
+from tests.chart.runbooks import finds
 from tests.controller.lab import World, cluster_queue, local_queue, own
 from tests.controller.test_keep import running, until
 
@@ -129,8 +130,10 @@ async def test_statuses_that_are_refused_are_offered_a_few_at_a_time_and_told_on
         world.denied.add("PATCH localqueues")
         with capture_logs() as logs:
             assert [await offered() for _ in range(5)] == [40, 5, 5, 5, 5]
-        told = [line["name"] for line in logs if line["log_level"] == "warning"]
-        assert sorted(told) == [f"main-{i:02}" for i in range(40)]
+        warned = [line for line in logs if line["log_level"] == "warning"]
+        told = [(line["kind"], line["namespace"], line["name"]) for line in warned]
+        assert sorted(told) == [("LocalQueue", "ml", f"main-{i:02}") for i in range(40)]
+        assert all(finds("MusterWritesFail", line["event"]) for line in warned)
         world.denied.clear()
         assert [await offered() for _ in range(3)] == [5, 35, 0]
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
+from admission.controller import app
 from admission.controller.lifecycle import EvictWorkload, LookForRefusal, Refusal, Settings, next_step
 from admission.controller.standstill import WINDOW_MS, Standstill
 from admission.engine.model import Admission
@@ -229,3 +233,24 @@ async def test_a_try_that_failed_with_all_others_does_not_count(world: World, tr
         state = found["status"]["requeueState"]
         assert state.get("count", 0) == tries
         assert 60_000 <= millis(state["requeueAt"]) - lab.NOW <= 60_000 * 9 // 8 + 1_000
+
+
+async def test_what_ends_by_itself_is_no_warning(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to do anything when pods are made again."""
+    async with running(world, leads=False) as controller:
+        of_all = controller.world.making
+        for key in THREE:
+            of_all.lacks(key, controller.now() - 2 * WINDOW_MS)
+        turns = iter((lambda: of_all.made("Job", controller.now(), controller.now()),))
+
+        async def sleep(_: float) -> None:
+            if (do := next(turns, None)) is None:
+                raise asyncio.CancelledError
+            do()
+
+        with capture_logs() as lines, monkeypatch.context() as patched:
+            patched.setattr(app, "asyncio", SimpleNamespace(sleep=sleep))
+            with pytest.raises(asyncio.CancelledError):
+                await controller._tell_standstill()
+    told = [(line["event"], line["log_level"]) for line in lines if line["event"].startswith("pods are")]
+    assert told == [("pods are made for nobody", "warning"), ("pods are made again", "info")]

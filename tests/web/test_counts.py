@@ -18,6 +18,7 @@ from admission.controller.lifecycle import EvictWorkload
 from admission.engine.model import Detail, Evict, EvictReason, Standing
 from admission.kube.client import Conflict, NotFound
 from admission.web.metrics import Metrics
+from tests.chart.runbooks import finds
 from tests.web.running import GPU, NAMES, Running, controller, job, running
 from tests.web.test_metrics import samples
 
@@ -573,6 +574,7 @@ async def test_reasons_that_are_refused_time_after_time_are_logged_once() -> Non
         assert {(line["kind"], line["name"], line["queue"]) for line in told} <= {
             ("Job", f"large-{i}", "team-a") for i in range(3)
         }
+        assert finds("MusterWritesFail", told[0]["event"])
         levels = [line["log_level"] for line in told]
         assert levels[0] == "warning"
         assert set(levels[1:]) == {"debug"}

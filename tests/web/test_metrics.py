@@ -509,6 +509,21 @@ def test_what_is_counted_of_a_gang_whose_queue_nobody_knows_stays() -> None:
         assert samples(metrics.text())["muster_evicted_workloads_total", labels] == 1
 
 
+def test_who_is_preempted_first_is_seen() -> None:
+    """Of a queue that holds something, by whoever leads: of a series that begins with a number no increase is known."""
+    small = Small()
+    small.leads = False
+    metrics = Metrics(small)
+    metrics.workload(None, seen(small.state.workloads["a", "first"]))
+    found = {
+        (dict(labels)["cluster_queue"], dict(labels)["cause"])
+        for (name, labels), value in samples(metrics.text()).items()
+        if name == "muster_evicted_workloads_total" and ("reason", "Preempted") in labels and not value
+    }
+    causes = [one.value for one in EvictReason if one is not EvictReason.FLAVOR_MIGRATION]
+    assert found == {("team-a", cause) for cause in causes}
+
+
 def test_what_local_queues_used_adds_up_and_goes_with_them() -> None:
     """Two LocalQueues of one ClusterQueue; one is deleted while its gang runs."""
     small, clock = Small(), Clock()
