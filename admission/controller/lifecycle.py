@@ -1134,9 +1134,11 @@ def _ready_deadline(seen: Sight, settings: Settings) -> _Deadline:
     # wait for its quota. The same where no pods are placed, by kube-scheduler or by another scheduler that they name.
     made_since = max(then(made_since or 0), then(placed_since or 0))
     created, had = pods.last_created_at, f"{time // 1000} s from the last one's creation"
-    if not settings.as_kueue and pods.unplaced_since is not None and pods.unplaced_since < created:
+    if not settings.as_kueue and pods.unplaced_since is not None:
         # Those beside it, which wait for it in vain, may fail and be made again, for as long as their Job allows.
-        created, had = pods.unplaced_since, f"{time // 1000} s from when no node was found for the first of them"
+        short_since = max(pods.unplaced_since, pods.behind_since or 0)
+        if short_since < created:
+            created, had = short_since, f"{time // 1000} s from when no node was found for the first of them"
     begins = max(then(created), then(workload.value.admitted_at))
     heard_since = then(seen.heard_since)
     until = max(begins, made_since, heard_since) + time

@@ -304,6 +304,8 @@ class World:
         """Job -> (uid of the Workload, time) of the admission in which all of its pods were seen ready."""
         self._behind: dict[JobKey, int] = {}
         """Job -> since when they are no more."""
+        self._unplaced: dict[JobKey, tuple[tuple[str, int], int]] = {}
+        """Job whose gang lacks nodes of kube-scheduler's choice -> (its admission, since when)."""
         self._beyond: dict[JobKey, int] = {}
         """Job with more pods of a pod set on nodes than are charged -> since when that is seen."""
         self._idle: dict[JobKey, int] = {}
@@ -394,6 +396,7 @@ class World:
             self._whole.pop(key, None)
             self._behind.pop(key, None)
             self._beyond.pop(key, None)
+            self._unplaced.pop(key, None)
             self._idle.pop(key, None)
             self._claims_no_more(held)
         self._job_by_uid.pop(job.uid, None)
@@ -415,6 +418,7 @@ class World:
         in between."""
         for since in (self._missing, self._refusals, self._behind, self._beyond, self._idle, self._spare, self._short):
             since.clear()
+        self._unplaced.clear()
         for key in list(self._starts_refused):
             self._no_start_refused(key)
 
@@ -1257,10 +1261,11 @@ class World:
         alive = self._alive(pods, job, workload, standing, now)
         placing = _placing_of(pods, _pinned(workload.view.value) if workload is not None else frozenset(), standing)
         succeeded: Counter[str] = Counter()
-        ready = there = last = 0
+        ready = there = placed = last = 0
         unready: int | None = None
         for pod in pods:
             there += not pod.done
+            placed += bool(pod.node) and not pod.done and not pod.terminating
             if pod.done:
                 succeeded[pod.held_by] += not pod.failed
             elif pod.ready:
@@ -1286,7 +1291,7 @@ class World:
             shut_out=self._shut_out(first, workload) if first is not None and workload is not None else "",
             refused_by=self._refused_by(wanted, workload) if wanted and workload is not None else (),
             unplaced=placing.unplaced,
-            unplaced_since=placing.unplaced_since,
+            unplaced_since=self._unplaced_since(job, workload, placing.unplaced_since, placed + done),
             unplaced_message=placing.unplaced_message,
             out_of_stock=self._elastic_of(workload, placing.unplaced_sets),
             gated=tuple(placing.gated),
@@ -1334,6 +1339,24 @@ class World:
                 elif self._is_unled(self.jobs[maker]):
                     out.unled.add(maker)
         return out
+
+    def _unplaced_since(
+        self, job: JobView | None, workload: WorkloadSeen | None, since: int | None, placed: int
+    ) -> int | None:
+        """Since when a gang has had pods without a node, those among them that were made anew meanwhile: a JobSet makes
+        all of them anew for one that fails. since: of those that are there; placed: how many have one."""
+        if job is None or workload is None or not self._runs(job, workload):
+            return since
+        admission = workload.uid, workload.view.value.admitted_at
+        held = self._unplaced.get(job.key)
+        if held is not None and (held[0] != admission or (since is None and placed >= job.pods_expected)):
+            del self._unplaced[job.key]
+            held = None
+        if since is None:
+            return None
+        since = since if held is None else min(since, held[1])
+        self._unplaced[job.key] = admission, since
+        return since
 
     def _beyond_of(
         self, job: JobView | None, workload: WorkloadSeen | None, made: Mapping[str, list[int]], now: int

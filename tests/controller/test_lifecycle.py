@@ -1004,7 +1004,21 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         ),
         None,
     ),
-    "nor for what it was without before it was admitted, or nodes were heard of": (
+    "nor for what it was without while enough of it ran": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": NOW - 100_000}),
+            PodTally(
+                **{**LATE, "last_created_at": NOW - 1_000},
+                **UNPLACED,
+                unplaced_since=NOW - 90_000,
+                behind_since=NOW - 2_000,
+            ),
+            queue="q",
+        ),
+        None,
+    ),
+    "nor for what it was without before it was admitted": (
         Sight(
             job(**RUNNING),
             workload(**{**ADMITTED, "admitted_at": NOW - 50_000}),

@@ -1725,6 +1725,32 @@ def test_only_a_pod_whose_node_was_chosen_is_to_be_scheduled_soon(
     assert tally.unplaced_since == (None if chosen else 5)
 
 
+def test_who_makes_all_pods_anew_for_one_that_failed_has_waited_for_nodes_all_along() -> None:
+    """As a JobSet does, whose pods wait for each other in vain."""
+    setting = Setting()
+    world = setting.world
+    world.job_seen(replace(JOB, pods_expected=2, pods_at_once=2))
+    world.workload_seen(seen(replace(HOLDS, admission=GIVEN, admitted=True, admitted_at=1)))
+
+    def since(now: int, *pods: PodView) -> int | None:
+        for one in [*world.pods_of(("ns", "w1"))]:
+            if one.name not in {pod.name for pod in pods}:
+                world.pod_lost(one)
+        for one in pods:
+            world.pod_seen(one)
+        return world.sight(KEY, now).pods.unplaced_since
+
+    placed = pod("a", ready=False)
+    assert since(10, placed, pod("b", ready=False, node="", unschedulable_since=5)) == 5
+    assert since(20) is None
+    assert since(30, replace(placed, name="c", uid="c")) is None
+    assert since(40, placed, pod("d", ready=False, node="", unschedulable_since=35)) == 5
+    assert since(50, placed, replace(placed, name="d", uid="d")) is None
+    assert since(60, placed, pod("e", ready=False, node="", unschedulable_since=55)) == 55, "all had nodes"
+    world.workload_seen(seen(replace(HOLDS, admission=GIVEN, admitted=True, admitted_at=60)))
+    assert since(70, placed, pod("f", ready=False, node="", unschedulable_since=65)) == 65, "it began anew itself"
+
+
 CLOUD = tuple(Flavor(name, elastic=name != "solid") for name in ("spot", "demand", "cores", "solid"))
 
 
