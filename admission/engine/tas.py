@@ -290,10 +290,8 @@ class Tas:
         previous = self.question.previous
         if previous is None:
             return frozenset()
-        if self.question.lost:
-            return self.question.lost
         hosts = {d.values[-1] for a in previous.pod_sets if a.topology is not None for d in a.topology.domains}
-        return frozenset(hosts & self.question.avoid)
+        return frozenset(hosts & (self.question.lost or self.question.avoid))
 
     def _stale(self, leaves: Leaves, levels: tuple[str, ...], domains: Iterable[Domain]) -> str:
         """A domain of an assignment that is no more, or "" """
