@@ -97,7 +97,6 @@ def place(
         if known is not None and holds and (explained or not explain or isinstance(known, Placement)):
             return known
     wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
-    left = {} if previous is not None or rules.pack_against_fragmentation else _in_whole_slices(wanted)
     for request in wanted:
         refused = request.pod_set.shape.refused if rules.pack_against_fragmentation else ""
         if request.pod_set.shape.exclusive is not None and not rules.pack_against_fragmentation:
@@ -118,40 +117,11 @@ def place(
         capacity, wanted, rules, frozenset(avoid), empty, previous, frozenset(lost), explain, tuple(beside), again, own
     )
     answer = _Muster(question).placed() if rules.pack_against_fragmentation else Tas(question).placed()
-    if left:
-        answer = _without_the_rest(answer, left)
     if memo is not None and capacity.effort.given_up == given_up:
         answers = overlay.placed[empty]
         if len(answers) >= ANSWERS:
             answers.clear()
         answers[memo] = (capacity.version, explain, answer)
-    return answer
-
-
-def _in_whole_slices(wanted: list[PlaceRequest]) -> dict[str, int]:
-    """Where pods are no whole slices, as when some of a gang are done, Kueue's rule, which knows whole ones alone, gets
-    the last slice the room of one. How many there are of these pod sets; `wanted` asks for more."""
-    out: dict[str, int] = {}
-    for at, request in enumerate(wanted):
-        size = request.pod_set.widest_slice
-        if size > 1 and request.count % size:
-            out[request.pod_set.name] = request.count
-            wanted[at] = replace(request, count=request.count + size - request.count % size)
-    return out
-
-
-def _without_the_rest(answer: Placement | Misfit, counts: Mapping[str, int]) -> Placement | Misfit:
-    """So many pods of these pod sets, the first of each, where more were asked for."""
-    if isinstance(answer, Misfit):
-        pods = counts.get(answer.pod_set, answer.pods)
-        return replace(answer, pods=pods, placeable=min(answer.placeable, pods), sound=min(answer.sound, pods))
-    for name in counts.keys() & answer.keys():
-        left, domains = counts[name], list[Domain]()
-        for domain in answer[name].domains:
-            if left:
-                domains.append(replace(domain, count=min(domain.count, left)))
-                left -= domains[-1].count
-        answer[name] = replace(answer[name], domains=tuple(domains))
     return answer
 
 

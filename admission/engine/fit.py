@@ -126,8 +126,9 @@ class Fit:
 
     def _slot(self, domain: Domain) -> Slot:
         host = domain.values[-1]
-        row = self.table.row.get(self.question.capacity.resolve(host))
-        if host in (self.question.lost or self.question.avoid) or row is None:
+        name = self.question.capacity.resolve(host)
+        row = self.table.row.get(name)
+        if row is None or not {host, name}.isdisjoint(self.question.lost or self.question.avoid):
             return Slot(None, domain.count)
         if not self.question.lost and not self.table.nodes[row].ready:
             return Slot(None, domain.count)

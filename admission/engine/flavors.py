@@ -1486,9 +1486,10 @@ def nodes_for(
         answer = ledger.places(asked, owner=workload.key, avoid=avoid, previous=stood, again=True, own=workload.uid)
         if not isinstance(answer, Misfit):
             return answer
-    previous = workload.admission if workload.lost_nodes else None
+    lost = workload.lost_nodes
+    previous = workload.admission if lost else None
     own = workload.uid if previous is None else ""
-    return ledger.places(asked, owner=workload.key, avoid=avoid, previous=previous, own=own)
+    return ledger.places(asked, owner=workload.key, avoid=avoid, previous=previous, lost=lost, own=own)
 
 
 Found = TypeVar("Found")

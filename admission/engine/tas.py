@@ -123,6 +123,8 @@ class Tas:
                 size = asked.slice_size
         if size < 1:
             return "slice topology requested, but slice size not provided"
+        # Pods that are no whole slices, as when some of a gang are done: the last one gets the room of one.
+        count += -count % size
         if asked.required or asked.preferred:
             key = asked.required or asked.preferred
         else:
@@ -256,8 +258,13 @@ class Tas:
         got = Choice(leaves.tree, ask, room).choose()
         if isinstance(got, TooFew):
             message = self._message(request, stand, got, whole)
-            return self._misfit(request, message, got.slices * ask.slice_size, levels[ask.level])
-        out = {request.pod_set.name: self._assignment(leaves, levels, [(leaf, pods) for leaf, pods, _ in got])}
+            placeable = min(got.slices * ask.slice_size, request.count)
+            return self._misfit(request, message, placeable, levels[ask.level])
+        take: Take = []
+        for leaf, here, _ in got:
+            take.append((leaf, min(here, count)))
+            count -= take[-1][1]
+        out = {request.pod_set.name: self._assignment(leaves, levels, take)}
         if leader is not None:
             out[leader.pod_set.name] = self._assignment(leaves, levels, [(leaf, leads) for leaf, _, leads in got])
         return out
@@ -283,10 +290,8 @@ class Tas:
         previous = self.question.previous
         if previous is None:
             return frozenset()
-        if self.question.lost:
-            return self.question.lost
         hosts = {d.values[-1] for a in previous.pod_sets if a.topology is not None for d in a.topology.domains}
-        return frozenset(hosts & self.question.avoid)
+        return frozenset(hosts & (self.question.lost or self.question.avoid))
 
     def _stale(self, leaves: Leaves, levels: tuple[str, ...], domains: Iterable[Domain]) -> str:
         """A domain of an assignment that is no more, or "" """
@@ -354,7 +359,12 @@ class Tas:
             there: dict[int, int] = {}
             for at, pods in standing:
                 there[around(at, depth)] = there.get(around(at, depth), 0) + pods
-            home = next((domain for domain in sorted(there) if (there[domain] + count) % broken == 0), None)
+            # Where the lost pods make slices whole; or the last one, where that is short.
+            short = (sum(there.values()) + count) % broken
+            made = {domain: (pods + count) % broken for domain, pods in sorted(there.items())}
+            homes = [domain for domain, rest in made.items() if not rest]
+            homes += [domain for domain, rest in made.items() if rest == short and there[domain] % broken]
+            home = next(iter(homes), None)
             if home is None:
                 return None, request
             whole = next(((key, n) for key, n in reversed(asked.slices) if count % n == 0), ("", 0))

@@ -781,6 +781,24 @@ def test_pods_that_are_no_whole_slices_have_places(
 
 
 @pytest.mark.parametrize(
+    ("level", "stood", "lost", "wanted"),
+    [
+        pytest.param(HOST, {"r-0": 5}, "r-0", {"r-1": 3, "r-2": 2}, id="all of it"),
+        pytest.param(HOST, {"r-0": 3, "r-1": 2}, "r-1", {"r-0": 3, "r-2": 2}, id="the short slice"),
+        pytest.param("rack", {"r-0": 3, "s-0": 1, "s-1": 1}, "s-0", {"r-0": 3, "s-1": 2}, id="one of the short slice"),
+    ],
+)
+def test_a_gang_whose_last_slice_is_short_loses_a_node_by_kueues_rules(
+    level: str, stood: dict[str, int], lost: str, wanted: dict[str, int]
+) -> None:
+    before, asked = admitted({"w": stood}), asks(5, topology=TopologyRequest(slice_required=level, slice_size=3))
+    book = fabric({"b": {"r": [5, 3, 3], "s": [3, 3]}})
+    book.charge(("ns", "g"), "g", before, {"w": takes(asked.pod_set.shape, dict(asked.per_pod))})
+    got = place(book, [asked], rules=KUEUE, previous=before, lost=[lost], avoid=[lost])
+    assert where(got) == wanted
+
+
+@pytest.mark.parametrize(
     ("kept_out", "others", "detail"), [(True, 0, Detail.NODES_UNUSABLE), (False, 2, Detail.NODES_TAKEN)]
 )
 def test_what_nodes_could_take_of_pods_that_are_no_whole_slices_is_no_more_than_there_are(

@@ -235,6 +235,15 @@ def test_only_the_lost_pods_of_a_gang_that_survives_their_loss_are_placed_anew()
     assert [(what, who) for what, who, _ in rest] == [], "one node is left, and it asks for two"
 
 
+@pytest.mark.parametrize("avoided", [(), (AvoidedNode("n1", 10_000, "OutOfcpu"),)], ids=["", "avoided"])
+def test_pods_on_a_node_that_is_not_lost_yet_stay_there(avoided: tuple[AvoidedNode, ...]) -> None:
+    """It has been silent for seconds, and may be back: who has another place would be evicted from it."""
+    state = town({"r": ["n0", "n1", "n2", "n3"]})
+    state.apply(Put(replace(on(gang("one", 2), "n0", "n1"), lost_nodes=("n0",), avoid=avoided)))
+    lose(state, "r", "n0", "n1")
+    assert decided(decide(state, 500, 1000)) == [("Replace", "one", ["n2", "n1"])]
+
+
 def test_a_gang_that_leaves_after_all_holds_the_nodes_on_which_it_stands() -> None:
     """Not those that were to take the place of lost ones, which was not written in time."""
     state = town({"r": ["n0", "n1", "n2"]})
