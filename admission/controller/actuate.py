@@ -397,6 +397,8 @@ class Actuator:
                 await self._release(seen)
             case lifecycle.ForgetTries():
                 await self._forget_tries(seen)
+            case lifecycle.WaitFromNow(wait_ms):
+                await self._merge_status(seen, {"requeueState": {"requeueAt": rfc3339(self._now() + wait_ms)}})
             case lifecycle.Reactivate():
                 await self._reactivate(seen)
             case lifecycle.Reprioritize():

@@ -44,6 +44,8 @@ DEACTIVATED = Reason.DEACTIVATED.value
 """Reason of an eviction: the Workload is deactivated. In a condition the cause may follow: DeactivatedDueTo..."""
 IN_PLACE = 8
 """Most nodes that are replaced under a running gang at once; beyond that it starts anew as a whole."""
+CLOCKS_DIFFER_MS = 60_000
+"""What was written by a clock that was ahead by more is not believed."""
 STANDSTILL_MS = 3_600_000
 """So much longer a gang that has not run yet may take to become ready while no pods are made for anybody, and nothing
 says why."""
@@ -209,6 +211,13 @@ class Reprioritize:
 class ForgetTries:
     """A Workload that was activated again begins anew: no count of tries, no backoff, flavors in its queue's order, and
     its full maximum execution time (in Kueue mode what is left of that)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFromNow:
+    """Its backoff was written while the API server's clock was ahead, and would last until then: it begins anew."""
+
+    wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +399,7 @@ Step = (
     | CompareWorkload
     | Reprioritize
     | ForgetTries
+    | WaitFromNow
     | Reactivate
     | DeleteWorkload
     | LetWorkloadGo
@@ -664,6 +674,10 @@ def _while_it_waits(
         return ForgetTries() if tried or (value.run_ms > 0 and not settings.as_kueue) else None
     if settings.as_kueue and workload.kept_out.startswith(DEACTIVATED):
         return Reactivate()
+    most = settings.backoff_max_ms
+    longest = now + most + CLOCKS_DIFFER_MS
+    if value.evicted_at > now + CLOCKS_DIFFER_MS and value.requeue_at > max(value.evicted_at, longest):
+        return WaitFromNow(min(value.requeue_at - value.evicted_at, most))
     # Else it would be admitted, perhaps for others' room, and switched off again before it has started.
     return ran_out(workload, now)
 

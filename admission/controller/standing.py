@@ -42,6 +42,7 @@ from admission.jobs.kinds import (
     texts,
     whole,
 )
+from admission.jobs.workload import switched_off
 from admission.names import ACTIVE, ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED, Names
 
 Json = dict[str, Any]
@@ -156,9 +157,7 @@ def _why_it_waits(value: Workload, evicted: Json, reason: str, message: str, now
     if off is not None and off.detail is not Detail.NONE:
         return off.reason.value, off.detail.value, sentence(off)
     if off is not None:
-        reason, message = Reason.DEACTIVATED.value, "Its Workload is switched off (spec.active is false)"
-        if text(evicted.get("reason")).startswith(Reason.DEACTIVATED.value):
-            message += f": {text(evicted.get('message'))}"
+        reason, message = Reason.DEACTIVATED.value, switched_off(evicted)
     elif value.requeue_at > now:
         reason, detail = Reason.SUSPENDED.value, Detail.BACKOFF.value
         message = f"Waits until {values.rfc3339(value.requeue_at)} before it is tried again{_left_for(evicted)}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from admission.engine.model import Key, Why
+from admission.engine.model import Key, Reason, Why
 from admission.jobs.devices import Devices
 from admission.jobs.kinds import (
     JOB,
@@ -91,6 +91,13 @@ def in_jobs_words(why: Why, job_of: Callable[[Key], str]) -> Why:
     namespace, _, name = why.subject.partition("/")
     job = job_of((namespace, name))
     return replace(why, subject=job) if job else why
+
+
+def switched_off(evicted: Json) -> str:
+    """What is told of a gang whose Workload is not active, by nobody that is known: what it was last evicted for, as
+    that condition has it, may be why."""
+    why = text(evicted.get("message")) if text(evicted.get("reason")).startswith(Reason.DEACTIVATED.value) else ""
+    return f"Its Workload is switched off (spec.active is false){f': {why}' if why else ''}"
 
 
 def _asks_for_none(spec: Json) -> bool:

@@ -33,9 +33,9 @@ from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
-from admission.jobs.kinds import JobView, leaving, runs
-from admission.jobs.workload import called, in_jobs_words
-from admission.names import QUOTA_RESERVED
+from admission.jobs.kinds import JobView, condition_of, leaving, runs
+from admission.jobs.workload import called, in_jobs_words, switched_off
+from admission.names import EVICTED, QUOTA_RESERVED
 
 Json = dict[str, Any]
 
@@ -178,16 +178,21 @@ class View:
         if verdict is None:
             return None, Detail.NONE, "", None
         why = in_jobs_words(verdict.why, self._job_of)
+        if why.reason is Reason.DEACTIVATED and why.detail is Detail.NONE:
+            return why.reason, why.detail, switched_off(self._condition(key, EVICTED)), why
         return why.reason, why.detail, sentence(why), why
 
     def _told(self, key: Key) -> tuple[Reason | None, Detail, str, None] | None:
         """What the leader wrote."""
+        entry = self._condition(key, QUOTA_RESERVED)
+        if entry.get("status") != "False":
+            return None
+        reason, message = reason_of(str(entry.get("reason", ""))), str(entry.get("message", ""))
+        return reason, detail_of(reason, message), message, None
+
+    def _condition(self, key: Key, kind: str) -> Json:
         seen = self.source.workload(key)
-        for entry in (seen.status.get("conditions") or ()) if seen is not None else ():
-            if entry.get("type") == QUOTA_RESERVED and entry.get("status") == "False":
-                reason, message = reason_of(str(entry.get("reason", ""))), str(entry.get("message", ""))
-                return reason, detail_of(reason, message), message, None
-        return None
+        return {} if seen is None else condition_of({"status": seen.status}, kind)
 
     # ------------------------------------------------------------ queues
 

@@ -350,6 +350,21 @@ async def test_whoever_is_set_active_again_begins_anew(world: World) -> None:
         await until(reads(world, lambda raw: raw["status"].keys().isdisjoint({"requeueState", "outOfStock"})))
 
 
+async def test_a_backoff_that_was_written_by_a_clock_far_ahead_lasts_from_now(world: World) -> None:
+    """Its jobs waited until then."""
+    await a_town(world, 16)
+    made = await world.put(job("train", "main"))
+    ahead = NOW + 365 * 86_400_000
+    status = {
+        "conditions": [condition("Evicted", True, "PodsReadyTimeout", "Late", ahead)],
+        "requeueState": {"count": 3, "requeueAt": rfc3339(ahead + 240_000)},
+    }
+    await world.put(workload(made, status, queue="main"))
+    async with running(world):
+        now = {"count": 3, "requeueAt": rfc3339(NOW + 240_000)}
+        await until(reads(world, lambda raw: raw["status"].get("requeueState") == now))
+
+
 ENDS: dict[str, Callable[[World, Json], Any]] = {
     "its job was deleted": lambda world, made: world.client.delete(f"{JOBS}/train", propagation="Background"),
     "it was deleted itself": lambda world, made: world.client.delete(f"{WORKLOADS}/{made['metadata']['name']}"),

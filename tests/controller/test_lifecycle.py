@@ -68,6 +68,7 @@ def workload(
     )
 
 
+YEAR = 365 * 86_400_000
 OVER, TOO_LONG = "Ran for its maximum of 10 s", "MaximumExecutionTimeExceeded"
 RESERVED: dict[str, Any] = {"admission": ADMISSION, "reserved_at": NOW - 100}
 ADMITTED: dict[str, Any] = {**RESERVED, "admitted": True, "admitted_at": NOW - 100}
@@ -182,6 +183,26 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         life.ForgetTries(),
     ),
     "who waits and is deactivated": (Sight(job(), workload(active=False), queue="q"), None),
+    "a backoff that was written while the clock was far ahead": (
+        Sight(
+            job(), workload(evicted="PodsReadyTimeout", evicted_at=NOW + YEAR, requeue_at=NOW + YEAR + 90), queue="q"
+        ),
+        life.WaitFromNow(90),
+    ),
+    "which was no longer than the longest": (
+        Sight(job(), workload(evicted="PodsReadyTimeout", evicted_at=NOW + YEAR, requeue_at=NOW + 2 * YEAR), queue="q"),
+        life.WaitFromNow(Settings().backoff_max_ms),
+    ),
+    "and lasts as long as the longest at most": (
+        Sight(
+            job(), workload(evicted="PodsReadyTimeout", evicted_at=NOW + YEAR, requeue_at=NOW + 3_600_000), queue="q"
+        ),
+        None,
+    ),
+    "a pause that a check asks for": (
+        Sight(job(), workload(evicted="AdmissionCheck", evicted_at=NOW - 9, requeue_at=NOW + YEAR), queue="q"),
+        None,
+    ),
     "active again, it waits": (Sight(job(), workload(seen={"kept_out": "Deactivated"}), queue="q"), None),
     "active again, with no time left": (
         Sight(job(max_execution_s=10), workload(limit=10, run_ms=10_000), queue="q"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -213,6 +214,27 @@ def test_who_does_not_stand_in_line_has_no_place_in_it(more: dict[str, Any], pla
     state.apply(Put(structs.replace(state.workloads["n0", "w01"], **more)))
     view = View(Source(state, True))
     assert view.job(("n0", "w01")).get("position") == place
+
+
+@pytest.mark.parametrize("leading", [True, False])
+@pytest.mark.parametrize(
+    ("evicted", "told"),
+    [
+        ("DeactivatedDueToAdmissionCheck", "Its Workload is switched off (spec.active is false): no budget"),
+        ("Preempted", "Its Workload is switched off (spec.active is false)"),
+    ],
+)
+def test_why_a_gang_was_switched_off_is_told(evicted: str, told: str, leading: bool) -> None:
+    """As `muster why` tells it; what its condition QuotaReserved says is the same for all of them."""
+
+    class Written(Source):
+        def workload(self, key: Key) -> Any:
+            said = {"type": "Evicted", "status": "True", "reason": evicted, "message": "no budget"}
+            return SimpleNamespace(status={"conditions": [said]})
+
+    state = built([(0, "main", 1, 0, "", 0)], None, None)
+    state.apply(Put(structs.replace(state.workloads["n0", "w00"], active=False)))
+    assert View(Written(state, leading)).job(("n0", "w00"))["message"] == told
 
 
 def test_queues_beyond_what_is_shown_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
