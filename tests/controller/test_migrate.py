@@ -797,6 +797,31 @@ async def test_a_job_that_is_deleted_meanwhile_keeps_no_other_back(kueue, name, 
         assert rows["job/train"].message.startswith("it was deleted meanwhile: ")
 
 
+@pytest.mark.parametrize("name", ["it waits", "it asks for a topology"])
+async def test_a_job_that_is_made_anew_meanwhile_is_another(kueue, name):
+    made = await put(kueue, JOBS[name])
+    store = kueue.sandbox.store
+    kind = store.kind("batch", "jobs")
+    left = [
+        Request("delete", kind, "ml", "train", {"propagationPolicy": "Background"}),
+        Request("create", kind, "ml", body=waits(notes={"of": "another"})),
+    ]
+
+    def anew(request: web.Request) -> None:
+        """Just before something is written to it."""
+        if (request.method, request.path) == ("PATCH", TRAIN) and "dryRun" not in request.query:
+            while left:
+                store.do(left.pop(0), T0)
+
+    kueue.sandbox.faults.append(anew)
+    (row,) = (await from_cluster(kueue.ask(), apply=True)).rows
+    assert not left
+    assert row.did.value == "refused", row
+    now = await kueue.client.get(TRAIN)
+    assert now["metadata"]["uid"] != made["metadata"]["uid"]
+    assert at(now, LABEL) is None
+
+
 async def test_an_import_that_nobody_answers_any_more_says_what_it_has_done(kueue):
     await put(kueue, JOBS["it waits"])
     await kueue.put(theirs("ResourceFlavor", {"nodeLabels": {"gpu": "h100"}}))

@@ -2770,6 +2770,12 @@ def test_of_listed_devices_it_is_known_whose_is_gone(there: int, gone: tuple[int
         assert short() == {"new": "1 of 2 nvidia.com/gpu"}, "what was gone before is there"
 
 
+OF_EACH = {
+    ("gpu-0", "gpu-1", "nic-0", "nic-1"): {"old": f"0 of 1 {NIC}, 0 of 2 {GPU}", "new": f"0 of 1 {NIC}"},
+    ("gpu-3", "nic-0"): {"old": f"0 of 1 {NIC}", "new": f"1 of 2 {GPU}"},
+}
+
+
 @pytest.mark.parametrize(
     ("left", "said", "patience"),
     [
@@ -2822,6 +2828,7 @@ def test_devices_whose_driver_starts_anew_are_left_to_pods_that_run_on(
             ("gpu-0", "gpu-1", "nic-0", "nic-1"),
             {"old": f"0 of 1 {NIC}, 0 of 2 {GPU}", "new": f"0 of 1 {NIC}, 1 of 2 {GPU}"},
         ),
+        ((GPU, NIC), ("gpu-3", "nic-0"), dict.fromkeys(("old", "new"), f"0 of 1 {NIC}, 1 of 2 {GPU}")),
         ((NIC,), ("nic-0",), {"old": f"0 of 1 {NIC}"}),
         ((NIC,), ("gpu-0",), {"new": f"3 of 4 {GPU}"}),  # a device plugin does not tell whose
         ((NIC,), ("gpu-0", "gpu-1", "gpu-2", "gpu-3"), {"old": f"0 of 2 {GPU}", "new": f"0 of 4 {GPU}"}),
@@ -2829,10 +2836,12 @@ def test_devices_whose_driver_starts_anew_are_left_to_pods_that_run_on(
     ],
 )
 @pytest.mark.parametrize("extended", [False, True])
+@pytest.mark.parametrize("apart", [False, True])
 def test_of_devices_of_several_kinds_it_is_known_which_are_gone(
-    extended: bool, by_claims: tuple[str, ...], gone: tuple[str, ...], lost: dict[str, str]
+    apart: bool, extended: bool, by_claims: tuple[str, ...], gone: tuple[str, ...], lost: dict[str, str]
 ) -> None:
-    """A claim may be on several classes, and a class may name a resource that a node's device plugin offers."""
+    """A claim may be on several classes, and a class may name a resource that a node's device plugin offers. Where
+    there is a claim for each class, `apart`, it is known which class has lost its own."""
     setting = Setting()
     world = setting.world
     kinds, asked = {NIC: "nic", GPU: "gpu"}, ((NIC, 1), (GPU, 2))
@@ -2855,9 +2864,12 @@ def test_of_devices_of_several_kinds_it_is_known_which_are_gone(
     for at, name in enumerate(("old", "new")):
         one_pod_runs(world, name, at, asked)
         asks = devices.Asks(tuple((kinds[of], amounts[of]) for of in by_claims))
-        shares = zip(whole, asks.devices, strict=True)
-        holds = tuple((of.pool, one.name) for of, (_, n) in shares for one in of.devices[at * n : (at + 1) * n])
-        world.devices_changed(None, devices.Claim("ns", name, holds, (name, name), extended, asks))
+        shares = list(zip(whole, asks.devices, strict=True))
+        for number, part in enumerate([[share] for share in shares] if apart else [shares]):
+            holds = tuple((of.pool, one.name) for of, (_, n) in part for one in of.devices[at * n : (at + 1) * n])
+            of_these = devices.Asks(tuple(wanted for _, wanted in part))
+            claim = devices.Claim("ns", f"{name}-{number}", holds, (name, name), extended, of_these)
+            world.devices_changed(None, claim)
 
     def short() -> dict[str, str]:
         for now in (0, NODE_GONE_MS):
@@ -2867,7 +2879,7 @@ def test_of_devices_of_several_kinds_it_is_known_which_are_gone(
     assert short() == {}
     for before, after in zip(whole, offers(gone), strict=True):
         world.devices_changed(before, after)
-    assert short() == lost
+    assert short() == (OF_EACH.get(gone, lost) if apart else lost)
     assert world.state.drift() == []
 
 
