@@ -62,7 +62,8 @@ DEEP = 2
 """So many who were evicted, and wait one for the other, are asked whether they would be again."""
 PATIENCE = 4
 KEPT_AMONG = 8
-"""So many who came last are asked first whether without them there are nodes to be kept, then so many times as many."""
+"""So many who came last are asked first whether without them there are nodes to be kept, then so many times as many,
+and of more than its square nearly: to so many parts of them."""
 KEPT_IN_VAIN = 6
 """After so many times as long as a gang was passed over, and then each time anew, it is asked whether its room is kept
 where it has to wait for those alone who came since it was asked last."""
@@ -1264,8 +1265,8 @@ class Filling(Run):
             if fits(0):
                 return there  # nobody on nodes is in its way, but those who have its quota
             low, high, reach = 0, len(ends), KEPT_AMONG
-            while low < high:
-                # Mostly it takes few, and each of them makes a question longer.
+            while high - low > (high // KEPT_AMONG if high > KEPT_AMONG**2 else 0):
+                # Mostly it takes few, and each of them makes a question longer; of many it is enough to know nearly.
                 middle = min((low + high) // 2, max(low, bisect_right(ends, reach) - 1))
                 if fits(ends[middle]):
                     high, reach = middle, len(came)
