@@ -76,7 +76,8 @@ DEEP = 2
 """How deep `_unless_evicted_again` asks: the gang that would evict may have been evicted itself, and so on."""
 PATIENCE = 4
 KEPT_AMONG = 8
-"""So many who came last are asked first whether without them there are nodes to be kept, then so many times as many."""
+"""So many who came last are asked first whether without them there are nodes to be kept, then so many times as many,
+and of more than its square nearly: to so many parts of them."""
 KEPT_IN_VAIN = 6
 """In units of `Rules.passed_over_ms`: how long room is kept in one place before it is asked whether the gang would do
 better elsewhere, where it waits only for gangs that came since that was asked last. Asked anew each time it is over."""
@@ -1333,8 +1334,8 @@ class Filling(Run):
             if fits(0):
                 return there  # nobody on nodes is in its way, but those who have its quota
             low, high, reach = 0, len(ends), KEPT_AMONG
-            while low < high:
-                # Mostly it takes few, and each of them makes a question longer.
+            while high - low > (high // KEPT_AMONG if high > KEPT_AMONG**2 else 0):
+                # Mostly it takes few, and each of them makes a question longer; of many it is enough to know nearly.
                 middle = min((low + high) // 2, max(low, bisect_right(ends, reach) - 1))
                 if fits(ends[middle]):
                     high, reach = middle, len(came)
