@@ -59,10 +59,11 @@ ALERTS: tuple[Alert, ...] = (
         "get pods,lease), and at the logs. A replica that cannot reach the API server, or cannot write the Lease "
         "muster-controller, does not lead: 'lease not reached' in its log says why ('database space exceeded' is "
         "an etcd that is full). A replica that is not READY may not read, or does not get, all that it needs: see "
-        "'list failed' in its log. If HOLDER is a pod that is READY, Muster leads, and Prometheus does not reach "
-        "its /metrics. If the sum of muster_leading is more than 1, Prometheus scrapes more than one installation "
-        "(another cluster, or Muster in Kueue mode beside this one): these alerts are for one. Two "
-        "replicas of one installation that say so for minutes are a bug: only the holder of the Lease writes, but "
+        "'list failed' in its log; or it 'waits for' Kueue, or for another Muster, that leads and is to be removed. "
+        "If HOLDER is a pod that is READY, Muster leads, and Prometheus does not reach its /metrics. If the sum of "
+        "muster_leading is more than 1, Prometheus scrapes more than one installation (another cluster, or Muster in "
+        "Kueue mode beside this one): these alerts are for one. Two replicas of one installation that say so for "
+        "minutes are a bug: only the holder of the Lease writes, but "
         "please report it.",
     ),
     Alert(

@@ -7,8 +7,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
+import click
 import pytest
 
+from admission.cli import cli
 from admission.engine.model import Reason
 from admission.web.metrics import FAMILIES, Metrics
 from charts.monitoring import ALERTS, DASHBOARDS, Alert, Panel, grafana
@@ -312,6 +314,35 @@ def test_each_alert_says_what_to_do() -> None:
         assert re.fullmatch(r"\d+[mh]", one.after)
         # Of several pods kubectl ends at the first that has no (earlier) log, unless it is told to go on.
         assert one.runbook.count("logs -l ") == one.runbook.count("--ignore-errors")
+
+
+OF_OTHERS = {"database space exceeded"}
+"""Quoted, and said by the API server."""
+
+
+def test_what_runbooks_quote_of_the_log_is_logged_and_their_commands_are_understood() -> None:
+    source = "".join(path.read_text("utf-8") for path in (CHART.parents[1] / "admission").rglob("*.py"))
+    assert isinstance(cli, click.Group)
+    quoted, asked = set[str](), set[str]()
+    for alert in ALERTS:
+        for words in re.findall(r"(?<!\w)'([^']+)'(?!\w)", alert.runbook):
+            quoted.update(words.split("|"))
+        asked.update(re.findall(r"`muster ([^`]+)`", re.sub(r"\{\{.*?\}\}", "NAME", alert.runbook)))
+    assert len(quoted) > 10
+    assert not [words for words in quoted - OF_OTHERS if words not in source]
+    assert len(asked) > 5
+    for line in asked:
+        name, *arguments = line.split()
+        with click.Context(cli) as context:
+            command = cli.get_command(context, name)
+            assert command is not None, line
+            command.make_context(name, arguments, context)  # raises where it is not understood
+
+
+def test_who_waits_for_another_controller_is_told_of_by_the_alert_that_nobody_leads() -> None:
+    """Kueue, or another Muster: that is a warning of each replica, and none of them leads."""
+    (alert,) = [one for one in ALERTS if one.name == "MusterNotLeading"]
+    assert "'waits for' " in alert.runbook
 
 
 @pytest.mark.parametrize("board", DASHBOARDS, ids=lambda board: board.name)
