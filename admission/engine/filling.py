@@ -26,9 +26,9 @@ import dataclasses
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 
 from msgspec.structs import replace
 
@@ -88,6 +88,8 @@ cycle costs about as much."""
 TURN_WITHIN_MS, TURN_SOON_MS = 30_000, 1_000
 """A queue with a gang that is worth a trial has its turn before all others once it had none for so long; the shorter
 time counts where a few dear trials of others used up the last cycle."""
+
+_WHEN = itemgetter(0)
 
 
 def _within_nominal(node: QuotaNode, usage: Usage) -> bool:
@@ -1317,41 +1319,30 @@ class Filling(Run):
         gang, queue, ledger, avoid = trial.gang, trial.queue, self.ledger, self._avoided(trial.gang)
         if not there.placing or self._stood(gang) is not None:
             return there
-        on_nodes = [charge for charge in ledger.charges.values() if charge.admission is not None]
-        came = sorted([(-self._came(charge), at) for at, charge in enumerate(on_nodes)])
-        ends = [at for at in range(1, len(came)) if came[at - 1][0] != came[at][0]]
-        """Who came at one moment is in the way together."""
 
-        def without(many: int) -> AbstractContextManager[None]:
-            return ledger.without_gangs(queue.name, [on_nodes[at] for _, at in came[:many]])
+        def fits(gone: Sequence[Charge]) -> bool:
+            with ledger.gone_from_nodes(gone), ledger.nodes.effort.within(EFFORT_PER_LOOK):
+                return self._on_free_nodes(gang, there, avoid)
 
         with ledger.beside({gang.key}, trial.node.root):
-
-            def fits(many: int) -> bool:
-                with without(many), ledger.nodes.effort.within(EFFORT_PER_LOOK):
-                    return self._on_free_nodes(gang, there, avoid)
-
-            if fits(0):
+            if fits(()):
                 return there  # nobody on nodes is in its way, but those who have its quota
-            low, high, reach = 0, len(ends), KEPT_AMONG
-            while high - low > (high // KEPT_AMONG if high > KEPT_AMONG**2 else 0):
+            line = _ComingLine(self.state.latest(), self.charged, ledger.charges)
+            low, high, reach = 0, len(line), KEPT_AMONG
+            while (middle := line.between(low, max(low + 1, min(reach, (low + high) // 2)), high)) is not None:
                 # Mostly it takes few, and each of them makes a question longer; of many it is enough to know nearly.
-                middle = min((low + high) // 2, max(low, bisect_right(ends, reach) - 1))
-                if fits(ends[middle]):
-                    high, reach = middle, len(came)
+                if fits(line.first(middle)):
+                    high, reach = middle, len(line)
                 else:
-                    low, reach = middle + 1, reach * KEPT_AMONG
-            if high == len(ends):
+                    low, reach = middle, reach * KEPT_AMONG
+                if high > KEPT_AMONG**2 and high - low <= high // KEPT_AMONG:
+                    break
+            if high == len(line):
                 return there
-            with without(ends[high]):
+            with ledger.without_gangs(queue.name, line.first(high)):
                 asked = scan.requests(gang, queue, self.rules, {one.name: one.request.count for one in there.pod_sets})
                 sooner = self.pinned(gang, queue, asked, there.flavors(), avoid)
         return sooner if sooner.mode is Mode.FIT else there
-
-    def _came(self, charge: Charge) -> int:
-        """Since when a gang is where it is; who leaves, or was admitted by this plan, came last of all."""
-        gang = self.state.workloads[charge.key]
-        return NEW if gang.evicted or charge.key in self.charged else gang.admitted_at or gang.reserved_at
 
     @staticmethod
     def _never_goes(trial: Trial) -> bool:
@@ -1461,3 +1452,45 @@ class Filling(Run):
             until = -(-(self.now + self.rules.claim_ms) // 1000) * 1000
             self.decisions.append(Claim(gang.key, gang.uid, ClaimRecord(admission, (), until)))
             self.ledger.claim(claim_of(gang, admission), until)
+
+
+class _ComingLine:
+    """Those on nodes, who came last first; those that this plan admits came last of all. Its parts are first `many` of
+    them, where who came at one moment is not told apart: they are in the way together."""
+
+    def __init__(
+        self, held: Sequence[tuple[int, Key]], admitted: Collection[Key], charges: Mapping[Key, Charge]
+    ) -> None:
+        self._held = held
+        self._admitted = [key for key in admitted if key in charges]
+        self._charges = charges
+        self._new = len(self._admitted) + bisect_right(held, -NEW, key=_WHEN)
+
+    def __len__(self) -> int:
+        return len(self._admitted) + len(self._held)
+
+    def first(self, many: int) -> list[Charge]:
+        keys = [*self._admitted, *(key for _, key in self._held[: max(0, many - len(self._admitted))])]
+        charges = (self._charges.get(key) for key in keys)
+        return [charge for charge in charges if charge is not None and charge.admission is not None]
+
+    def between(self, low: int, many: int, high: int) -> int | None:
+        """A number of the first between two others at which one may part them, near `many`; None: there is none."""
+        for at in (self._end(many), self._begin(many)):
+            if low < at < high:
+                return at
+        return None
+
+    def _end(self, many: int) -> int:
+        """How many they are with those who came together with the last of the first `many`."""
+        if many <= self._new:
+            return self._new
+        before = len(self._admitted)
+        return before + bisect_right(self._held, self._held[many - before - 1][0], key=_WHEN)
+
+    def _begin(self, many: int) -> int:
+        """And without these."""
+        if many <= self._new:
+            return 0
+        before = len(self._admitted)
+        return before + bisect_left(self._held, self._held[many - before - 1][0], key=_WHEN)

@@ -7,6 +7,7 @@ that are empty, so that who is gone leaves nothing behind.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -31,6 +32,7 @@ from admission.engine.model import (
     drop,
 )
 from admission.engine.quota import QuotaNode
+from admission.engine.shortage import NEW
 
 
 class QueueNumbers(Value, frozen=True):
@@ -69,6 +71,8 @@ class Roster:
         """LocalQueue -> its gangs with a reservation."""
         self._holding_of: dict[str, dict[Key, Workload]] = {}
         self._holders: dict[str, tuple[Workload, ...]] = {}
+        self._latest: list[tuple[int, Key]] | None = None
+        """Of `latest`, once somebody asked."""
         self._reserved: dict[str | Key, dict[FlavorResource, int]] = {}
         self._used: dict[str | Key, dict[FlavorResource, int]] = {}
         self._admitted: Counter[str | Key] = Counter()
@@ -104,12 +108,16 @@ class Roster:
         local = (gang.namespace, gang.queue)
         self._holding_in.setdefault(local, {})[gang.key] = gang
         self._holding_of.setdefault(queue, {})[gang.key] = gang
+        if self._latest is not None:
+            insort(self._latest, _came(gang))
         self._count(gang, queue, usage, 1)
 
     def hold_no_more(self, gang: Workload, queue: str, usage: Sequence[tuple[FlavorResource, int]]) -> None:
         """As it was entered."""
         drop(self._holding_in, (gang.namespace, gang.queue), gang.key)
         drop(self._holding_of, queue, gang.key)
+        if self._latest is not None:
+            del self._latest[bisect_left(self._latest, _came(gang))]
         self._count(gang, queue, usage, -1)
 
     def _count(self, gang: Workload, queue: str, usage: Sequence[tuple[FlavorResource, int]], sign: int) -> None:
@@ -154,6 +162,13 @@ class Roster:
                 return ()
             known = self._holders[queue] = tuple(held[key] for key in sorted(held))
         return known
+
+    def latest(self) -> Sequence[tuple[int, Key]]:
+        """(minus when it came, gang) of all that hold, those first that came last: who is to leave, then by admission,
+        or by reservation where there is none yet. Only to look at, and only until somebody comes or goes."""
+        if self._latest is None:
+            self._latest = sorted(_came(gang) for held in self._holding_of.values() for gang in held.values())
+        return self._latest
 
     def held_queues(self) -> list[str]:
         """Names of the ClusterQueues, deleted ones too, of which somebody holds quota; sorted."""
@@ -277,6 +292,10 @@ def requests_of(admission: Admission) -> dict[str, int]:
     for (_, resource), amount in usage_of(admission):
         out[resource] = out.get(resource, 0) + amount
     return out
+
+
+def _came(gang: Workload) -> tuple[int, Key]:
+    return -(NEW if gang.evicted else gang.admitted_at or gang.reserved_at), gang.key
 
 
 def _kept_out(gang: Workload) -> bool:

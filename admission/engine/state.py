@@ -263,6 +263,11 @@ class State:
         ]
         return [gang.key for gang in sorted(kept, key=lambda gang: order.queue_key(gang, sticky=False))]
 
+    def latest(self) -> Sequence[tuple[int, Key]]:
+        """(minus when it came, gang) of all that hold quota, as `Roster.latest`."""
+        self._settle()
+        return self._roster.latest()
+
     def held_queues(self) -> list[str]:
         """Names of the ClusterQueues, deleted ones too, of which somebody holds quota; sorted."""
         return self._roster.held_queues()
