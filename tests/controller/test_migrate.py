@@ -188,6 +188,14 @@ def admitted(**fields: Any) -> Json:
     return decided(RESERVED, ADMITTED_, **fields)
 
 
+def placed_on(node: str) -> Json:
+    out = admitted()
+    (part,) = out["status"]["admission"]["podSetAssignments"]
+    slices = [{"domainCount": 1, "valuesPerLevel": [{"universal": node}], "podCounts": {"universal": part["count"]}}]
+    part["topologyAssignment"] = {"levels": ["kubernetes.io/hostname"], "slices": slices}
+    return out
+
+
 @dataclass(frozen=True)
 class Row:
     job: Json
@@ -400,11 +408,15 @@ JOBS: dict[str, Row] = {
     ),
     "it runs, and asks for a topology": Row(
         runs(asks=RACK),
-        (admitted(),),
+        (placed_on("n1"),),
         "changed",
         "the topology that its pod template asks for is not carried over",
         {LABEL: "main", (*ASKS, NAMES.required_topology_annotation): None},
-        {("spec", "podSets", "0", "topologyRequest"): None},
+        {
+            ("spec", "podSets", "0", "topologyRequest"): None,
+            ("status", "admission", "podSetAssignments", "0", "count"): 2,
+            ("status", "admission", "podSetAssignments", "0", "topologyAssignment"): None,
+        },
     ),
     "its Workload has a boost, and it runs": Row(
         runs(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,10 @@ from admission.engine.model import (
     Admit,
     AntiAffinity,
     Assumed,
+    AvoidedNode,
     Cancel,
+    Check,
+    CheckState,
     Claim,
     ClaimRecord,
     ClusterQueue,
@@ -591,6 +595,31 @@ def test_a_child_job_that_waits_for_a_domain_is_tried_when_the_last_of_another_j
     town.put(replace(town.gang("big"), finished=True))
     town.settle()
     assert "plain" in town.admitted()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"priority": 1},
+        {"priority_boost": 1},
+        {"allowed_flavors": frozenset({"f"})},
+        {"out_of_stock": ("f",)},
+        {"reclaimable": (("main", 1),)},
+        {"avoid": (AvoidedNode("n", START + 10**9, "OutOfcpu"),)},
+        {"preemption_gated": True},
+        {"checks": (Check("c", CheckState.PENDING),)},
+        {"parent_uid": "jobset"},
+        {"cursor": (("main", "gpu", 1),)},
+        {"evicted": "Preempted", "evicted_at": START},
+    ],
+    ids=" ".join,
+)
+def test_what_is_found_of_one_gang_says_nothing_of_one_that_differs(more: dict[str, Any]) -> None:
+    town = Town(Flavor("f"), queue("a", flavors=[("f", {"gpu": 8})]))
+    town.put(gang("one", "a"), gang("alike", "a", created=1), replace(gang("other", "a", created=2), **more))
+    town.state.advance(town.now)
+    one, alike, other = (town.state.bucket(town.gang(name)) for name in ("one", "alike", "other"))
+    assert one == alike != other
 
 
 def test_gangs_that_are_alike_but_for_their_labels_part_when_somebody_keeps_one_of_them_away() -> None:
