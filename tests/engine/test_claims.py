@@ -6,7 +6,7 @@ from random import Random  # noqa: TID251  # seeded
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -698,6 +698,34 @@ def test_nodes_are_kept_where_those_are_in_the_way_alone_who_came_last(rack: boo
     town.now += MUSTER.passed_over_ms + 5 * SECOND
     town.cycle()
     assert hosts(town.gang("big").claims) == names[-pods:]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4), min_size=2, max_size=8), st.integers(1, 3))
+def test_of_the_nodes_that_are_kept_the_last_is_free_as_soon_as_can_be(came: list[list[int]], pods: int) -> None:
+    """Per node, when those came who run there, many of them at one moment: whoever came first on it leaves last."""
+    town = Town(Flavor("f"), queue("q", "", [("f", {"gpu": 8 * len(came)})]))
+    names = [f"n{i}" for i in range(len(came))]
+    town.put(*(node(name, gpu=8) for name in names))
+    for i, times in enumerate(came):
+        for j, at in enumerate(times):
+            on = TopologyAssignment((HOSTNAME_LABEL,), (Domain((names[i],), 1),))
+            part = PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 1, on)
+            runs = replace(gang(f"g{i}-{j}", "q", each={"gpu": 2}, created=at), admission=Admission("q", (part,)))
+            since = START + at * SECOND
+            town.put(replace(runs, admitted=True, reserved_at=since, admitted_at=since))
+    assert [key for _, key in town.state.latest()] == sorted(
+        (key for key, one in town.state.workloads.items()),
+        key=lambda key: (-town.state.workloads[key].admitted_at, key),
+    )
+    pods = min(pods, len(came))
+    town.put(gang("big", "q", pods, each={"gpu": 8}, created=10))
+    town.now += MUSTER.passed_over_ms + 15 * SECOND
+    town.cycle()
+    first = {name: min(times) for name, times in zip(names, came, strict=True)}
+    kept = hosts(town.gang("big").claims)
+    assert len(kept) == pods
+    assert min(first[name] for name in kept) == sorted(first.values())[-pods]
 
 
 def test_who_finds_no_nodes_to_be_kept_beside_those_of_others_is_asked_again_when_one_comes() -> None:
