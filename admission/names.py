@@ -178,7 +178,7 @@ class Names:
     """On a pod template: node selector to add, as `k=v,k=v`."""
     tolerations_annotation = _key("tolerations")
     """On a pod template: tolerations to add, as `key=value:effect,...`, or `key=value:effect:seconds`; an empty
-    value or effect means any."""
+    value or effect means any, and `=` for a value the empty one (`key==:effect`)."""
     rank_stride_annotation = _key("rank-stride")
     """On a JobSet's pod template: pods per child job, so that rank = job index x stride + completion index."""
     pinned_annotation = _key("pinned")

@@ -172,26 +172,12 @@ class Wire(Client):
         self.town, self.weather = town, weather
         self._unary = self._streams = None
 
-    async def _once(
-        self,
-        *,
-        method: str,
-        url: Any,
-        path: str,
-        data: Any,
-        headers: Any,
-        deadline: float,
-        fence: Any,
-        write: bool,
-        urgent: bool,
-        lane: str,
-        verb: str,
-        **_: Any,
-    ) -> bytes:
+    async def _once(self, call: Any, url: Any, headers: Any, idle: float | None) -> bytes:
         loop, doubtful = self.town.loop, False
+        method, path, deadline, write = call.method, call.path, call.deadline, call.write
         try:
-            if fence is not None:
-                fence()
+            if call.fence is not None:
+                call.fence()
                 doubtful = True
             await asyncio.sleep(max(0.0, self.weather.frozen_until - loop.time()))
             if self.weather.hangs(method, path):
@@ -212,7 +198,7 @@ class Wire(Client):
                 await asyncio.sleep(there)
                 if loop.time() > deadline:
                     return 504, b"{}"
-                return await self.town.take(method, url.raw_path_qs, headers, data)
+                return await self.town.take(method, url.raw_path_qs, headers, call.data)
 
             served = asyncio.ensure_future(serve())
             served.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -223,15 +209,15 @@ class Wire(Client):
                 raise Unavailable(0, "NoAnswer", f"{method} {path}: applied ({status})", ambiguous=write)
             await asyncio.sleep(back)
             doubtful = doubtful and status >= 500
-            self.counts[verb, path, "", status] += 1
+            self.counts[call.verb, path, "", status] += 1
             if 200 <= status < 300:
                 return content
             raise error_of(status, content)
         finally:
             if doubtful:
                 self._doubtful_until = max(self._doubtful_until, deadline)
-            if not urgent:
-                self.flow.leave(lane)
+            if not call.urgent:
+                self.flow.leave(call.lane)
 
     async def watch_lines(
         self,
