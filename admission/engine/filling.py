@@ -78,6 +78,8 @@ PATIENCE = 4
 KEPT_AMONG = 8
 """So many who came last are asked first whether without them there are nodes to be kept, then so many times as many,
 and of more than its square nearly: to so many parts of them."""
+EFFORT_PER_GONE = 250
+"""Of one of them, in each such question."""
 KEPT_IN_VAIN = 6
 """In units of `Rules.passed_over_ms`: how long room is kept in one place before it is asked whether the gang would do
 better elsewhere, where it waits only for gangs that came since that was asked last. Asked anew each time it is over."""
@@ -1317,14 +1319,16 @@ class Filling(Run):
         """The same on nodes where only those are in its way who came last: of those who have run for longest the rest
         mostly takes longest. (Empty nodes are alike, and on the first of them somebody may stand for days.)"""
         gang, queue, ledger, avoid = trial.gang, trial.queue, self.ledger, self._avoided(trial.gang)
+        effort = ledger.nodes.effort
         if not there.placing or self._stood(gang) is not None:
             return there
 
         def fits(gone: Sequence[Charge]) -> bool:
-            with ledger.gone_from_nodes(gone), ledger.nodes.effort.within(EFFORT_PER_LOOK):
+            effort.spend(EFFORT_PER_GONE * len(gone))
+            with ledger.gone_from_nodes(gone):
                 return self._on_free_nodes(gang, there, avoid)
 
-        with ledger.beside({gang.key}, trial.node.root):
+        with ledger.beside({gang.key}, trial.node.root), effort.within(EFFORT_PER_LOOK):
             if fits(()):
                 return there  # nobody on nodes is in its way, but those who have its quota
             line = _ComingLine(self.state.latest(), self.charged, ledger.charges)
@@ -1476,6 +1480,8 @@ class _ComingLine:
 
     def between(self, low: int, many: int, high: int) -> int | None:
         """A number of the first between two others at which one may part them, near `many`; None: there is none."""
+        if high - low < 2:
+            return None
         for at in (self._end(many), self._begin(many)):
             if low < at < high:
                 return at

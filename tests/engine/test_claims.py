@@ -728,6 +728,38 @@ def test_of_the_nodes_that_are_kept_the_last_is_free_as_soon_as_can_be(came: lis
     assert min(first[name] for name in kept) == sorted(first.values())[-pods]
 
 
+def test_nodes_are_kept_where_nobody_holds_quota_and_a_pod_of_a_gang_that_is_gone_still_stands() -> None:
+    town = Town(Flavor("f"), queue("q", "", [("f", {"gpu": 8})]), node("n0", gpu=8))
+    town.put(PodUsage(("ns", "stuck"), "u", "n0", (("gpu", 8),), workload_uid="gone"))
+    town.put(gang("big", "q", each={"gpu": 8}))
+    town.cycle()
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.cycle()
+    assert hosts(town.gang("big").claims) == ["n0"]
+
+
+def test_the_effort_of_looking_who_came_last_counts() -> None:
+    """It grows with those who are in the way: a decision that keeps room for many ends the sooner."""
+    spent = []
+    for many in (10, 40):
+        town = Town(Flavor("f"), queue("q", "", [("f", {"gpu": 2 * many})]))
+        for i in range(many):
+            town.put(node(f"n{i:02}", gpu=2), gang(f"g{i:02}", "q", each={"gpu": 1}, created=i))
+            town.settle()
+            town.now += SECOND
+        for i in range(many):
+            town.put(gang(f"h{i:02}", "q", each={"gpu": 1}, created=many + i))
+        town.settle()
+        town.put(gang("big", "q", many // 2, each={"gpu": 2}, created=3 * many))
+        town.settle()
+        town.now += MUSTER.passed_over_ms + 5 * SECOND + 3 * many * SECOND
+        before = town.state.ledger.nodes.effort.spent
+        town.cycle()
+        assert town.gang("big").claims
+        spent.append(town.state.ledger.nodes.effort.spent - before)
+    assert spent[1] >= 2 * spent[0] > 0
+
+
 def test_who_finds_no_nodes_to_be_kept_beside_those_of_others_is_asked_again_when_one_comes() -> None:
     """It lacks quota now; the node that is kept for another it would need."""
     town = Town(Flavor("f"), *(queue(name, "", [("f", {"gpu": 8})]) for name in ("q", "other")))
