@@ -798,6 +798,88 @@ def test_a_gang_whose_last_slice_is_short_loses_a_node_by_kueues_rules(
     assert where(got) == wanted
 
 
+THREES_IN_A_RACK = {"required": "rack", "slice_required": HOST, "slice_size": 3}
+RACK_OF_FOUR = {"slice_required": "rack", "slice_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("asked", "stood", "lost", "rooms", "wanted"),
+    [
+        pytest.param(
+            THREES_IN_A_RACK, {"r-0": 3, "r-1": 2}, ["r-1"], {"r": [3, 3], "s": [3, 3]}, None, id="out of its rack"
+        ),
+        pytest.param(
+            THREES_IN_A_RACK,
+            {"s-0": 3, "s-1": 2},
+            ["s-1"],
+            {"r": [3, 3], "s": [3, 3, 3]},
+            {"s-0": 3, "s-2": 2},
+            id="in its rack",
+        ),
+        pytest.param(
+            {"slices": (("rack", 4), (HOST, 2))},
+            {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 1},
+            ["s-1"],
+            {"r": [2, 2], "s": [2, 2, 2], "t": [2, 2]},
+            {"r-0": 2, "r-1": 2, "s-0": 2, "s-2": 1},
+            id="the inner short slice, beside the outer",
+        ),
+        pytest.param(
+            {"slices": (("rack", 4), (HOST, 2))},
+            {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 1},
+            ["s-1"],
+            {"r": [2, 2], "s": [3, 2, 2], "t": [2, 2]},
+            {"r-0": 2, "r-1": 2, "s-0": 2, "s-2": 1},
+            id="the inner short slice, not torn",
+        ),
+        pytest.param(
+            {"slices": (("rack", 4), (HOST, 2))},
+            {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 1},
+            ["s-0", "s-1"],
+            {"r": [2, 2], "s": [2, 2], "t": [2, 2]},
+            {"r-0": 2, "r-1": 2, "t-0": 2, "t-1": 1},
+            id="the short slice of both layers",
+        ),
+        pytest.param(
+            RACK_OF_FOUR,
+            {"r-0": 3, "r-1": 1, "s-0": 3, "s-1": 1},
+            ["r-0", "s-0"],
+            {"r": [3, 1], "s": [3, 1], "t": [4], "u": [4]},
+            None,
+            id="parts of two slices",
+        ),
+        pytest.param(
+            RACK_OF_FOUR,
+            {"r-0": 3, "r-1": 1, "s-0": 3, "s-1": 1, "t-0": 2},
+            ["r-0", "s-0"],
+            {"r": [3, 1], "s": [3, 1], "t": [8]},
+            None,
+            id="parts of two slices beside the short one",
+        ),
+        pytest.param(
+            {"slices": (("block", 8), ("rack", 4))},
+            {"r-0": 3, "r-1": 1, "s-0": 3, "s-1": 1},
+            ["r-0", "s-0"],
+            {"r": [3, 1], "s": [3, 1], "t": [8]},
+            None,
+            id="parts of two inner slices",
+        ),
+    ],
+)
+def test_where_pods_of_a_lost_node_may_not_be_by_kueues_rules_they_are_not_replaced(
+    asked: dict[str, Any],
+    stood: dict[str, int],
+    lost: list[str],
+    rooms: dict[str, list[int]],
+    wanted: dict[str, int] | None,
+) -> None:
+    before, gang = admitted({"w": stood}), asks(sum(stood.values()), topology=TopologyRequest(**asked))
+    book = fabric({"b": rooms})
+    book.charge(("ns", "g"), "g", before, {"w": takes(gang.pod_set.shape, dict(gang.per_pod))})
+    got = place(book, [gang], rules=KUEUE, previous=before, lost=lost, avoid=lost)
+    assert (None if isinstance(got, Misfit) else where(got)) == wanted
+
+
 @pytest.mark.parametrize(
     ("kept_out", "others", "detail"), [(True, 0, Detail.NODES_UNUSABLE), (False, 2, Detail.NODES_TAKEN)]
 )
