@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from admission.engine import mixed
+from admission.engine import mixed, topology
 from admission.engine.booking import booking_of, mark_of
 from admission.engine.capacity import Capacity, Placement, PlaceRequest, place, takes
 from admission.engine.counts import keeps_off
@@ -1002,6 +1002,24 @@ def test_a_short_slice_takes_no_more_room_than_its_pods_and_is_the_last(
     got = place(fabric(room), [asks(pods, flavor=flavor, topology=TopologyRequest(**asked))], rules=MUSTER)
     there = None if isinstance(got, Misfit) else [f"{one.values[0]} {one.count}" for one in got["w"].domains]
     assert there == wanted
+
+
+def test_what_a_short_slice_takes_does_not_grow_with_the_kinds_of_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
+    book, wanted = Capacity(), []
+    book.put_topology(NET)
+    for room in range(1, 201):
+        there = node(f"n-{room:03}", block="b", rack="r")
+        book.put_node(replace(there, allocatable=((GPU, room), ("pods", 300))))
+    asked, plain = asks(3999, topology=TopologyRequest(**PAIRS)), topology.fewest
+
+    def counted(caps: topology.Ints, want: int) -> list[int] | None:
+        wanted.append(want)
+        return plain(caps, want)
+
+    monkeypatch.setattr(topology, "fewest", counted)
+    got = where(place(book, [asked], rules=MUSTER))
+    assert (len(got), sum(got.values())) == (22, 3999)
+    assert len(wanted) == 1
 
 
 # ---------------------------------------------------------------- JobSet's exclusive placement
