@@ -355,17 +355,19 @@ class Tas:
         standing = [
             (at, domain.count) for domain in kept if (at := self._leaf_at(leaves, levels, domain.values)) is not None
         ]
-        if size > 1 and count % size:
+        if size > 1:
             layers = list(asked.slices) or [(asked.slice_required, asked.slice_size)]
-            layers = [layer for layer in layers if layer[0] in levels]
+            if "TASMultiLayerTopology" not in self.gates:
+                layers = layers[:1]
+            layers = [(key, n) for key, n in layers if key in levels and n > 0]
             for i, (level, broken) in reversed(list(enumerate(layers))):
-                if count % broken == 0:
-                    continue
                 depth = levels.index(level)
                 there: dict[int, int] = {}
                 for at, pods in standing:
                     there[around(at, depth)] = there.get(around(at, depth), 0) + pods
                 torn = [domain for domain, pods in sorted(there.items()) if pods % broken]
+                if count % broken == 0 and len(torn) <= 1:
+                    continue  # whole slices are lost; what is torn is the last, short one
                 # With the lost pods no slice is torn; but the last one, where that is short.
                 homes = [domain for domain in torn if (there[domain] + count) % broken == 0]
                 if len(torn) == 1:

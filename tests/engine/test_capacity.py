@@ -850,6 +850,22 @@ RACK_OF_FOUR = {"slice_required": "rack", "slice_size": 4}
         ),
         pytest.param(
             RACK_OF_FOUR,
+            {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 2},
+            ["r-0", "s-0"],
+            {"r": [2, 2], "s": [2, 2], "t": [4]},
+            None,
+            id="parts of two slices, as many as a whole one",
+        ),
+        pytest.param(
+            RACK_OF_FOUR,
+            {"r-0": 4, "s-0": 1, "s-1": 1},
+            ["r-0"],
+            {"r": [4], "s": [1, 1], "t": [4]},
+            {"s-0": 1, "s-1": 1, "t-0": 4},
+            id="a whole one beside the short one",
+        ),
+        pytest.param(
+            RACK_OF_FOUR,
             {"r-0": 3, "r-1": 1, "s-0": 3, "s-1": 1, "t-0": 2},
             ["r-0", "s-0"],
             {"r": [3, 1], "s": [3, 1], "t": [8]},
@@ -878,6 +894,15 @@ def test_where_pods_of_a_lost_node_may_not_be_by_kueues_rules_they_are_not_repla
     book.charge(("ns", "g"), "g", before, {"w": takes(gang.pod_set.shape, dict(gang.per_pod))})
     got = place(book, [gang], rules=KUEUE, previous=before, lost=lost, avoid=lost)
     assert (None if isinstance(got, Misfit) else where(got)) == wanted
+
+
+def test_an_inner_slice_that_does_not_bind_is_not_asked_for_when_a_node_is_lost() -> None:
+    gang = asks(8, topology=TopologyRequest(slices=(("rack", 4), (HOST, 2))))
+    before = admitted({"w": {"r-0": 1, "r-1": 3, "s-0": 1, "s-1": 3}})
+    book = fabric({"b": {"r": [1, 3, 1], "s": [1, 3]}})
+    book.charge(("ns", "g"), "g", before, {"w": takes(gang.pod_set.shape, dict(gang.per_pod))})
+    got = place(book, [gang], rules=ONE_LAYER, previous=before, lost=["r-0"], avoid=["r-0"])
+    assert where(got) == {"r-1": 3, "r-2": 1, "s-0": 1, "s-1": 3}
 
 
 @pytest.mark.parametrize(
