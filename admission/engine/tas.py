@@ -315,21 +315,26 @@ class Tas:
                 "Cannot replace the node, because the existing topologyAssignment is invalid, "
                 f"as it contains the stale domain {stale}",
             )
-        within, request = self._repair(request, leaves, levels, kept, count)
+        node = gone[0].values[-1] if gone else ""
+        homeless = f"cannot find replacement assignment for unhealthy node: {node}"
+        repair = self._repair(request, leaves, levels, kept, count)
+        if repair is None:
+            return self._misfit(request, homeless)
+        within, request = repair
         got = self._fresh(request, None, count, within)
         if isinstance(got, Misfit):
             return got
         new = got[request.pod_set.name]
         if not new.domains:
-            node = gone[0].values[-1] if gone else ""
-            return self._misfit(request, f"cannot find replacement assignment for unhealthy node: {node}")
+            return self._misfit(request, homeless)
         self._assume(new, request)
         return self._merged(leaves, levels, new, kept)
 
     def _repair(
         self, request: PlaceRequest, leaves: Leaves, levels: tuple[str, ...], kept: Sequence[Domain], count: int
-    ) -> tuple[Bools | None, PlaceRequest]:
-        """The leaves within which pods may be replaced, and the request with only the slices that still bind."""
+    ) -> tuple[Bools | None, PlaceRequest] | None:
+        """The leaves within which pods may be replaced, and the request with only the slices that still bind. None:
+        wherever they were, a slice would stay torn."""
         asked = request.pod_set.topology
         if not kept or asked is None:
             return None, request
@@ -350,26 +355,30 @@ class Tas:
         standing = [
             (at, domain.count) for domain in kept if (at := self._leaf_at(leaves, levels, domain.values)) is not None
         ]
-        if size > 1 and count % size:
+        if size > 1:
             layers = list(asked.slices) or [(asked.slice_required, asked.slice_size)]
-            level, broken = next(((key, n) for key, n in reversed(layers) if count % n), layers[0])
-            if level not in levels:
-                return None, request
-            depth = levels.index(level)
-            there: dict[int, int] = {}
-            for at, pods in standing:
-                there[around(at, depth)] = there.get(around(at, depth), 0) + pods
-            # Where the lost pods make slices whole; or the last one, where that is short.
-            short = (sum(there.values()) + count) % broken
-            made = {domain: (pods + count) % broken for domain, pods in sorted(there.items())}
-            homes = [domain for domain, rest in made.items() if not rest]
-            homes += [domain for domain, rest in made.items() if rest == short and there[domain] % broken]
-            home = next(iter(homes), None)
-            if home is None:
-                return None, request
-            whole = next(((key, n) for key, n in reversed(asked.slices) if count % n == 0), ("", 0))
-            asked = replace(asked, slices=(), slice_required=whole[0], slice_size=whole[1])
-            return inside(depth, home), replace(request, pod_set=replace(request.pod_set, topology=asked))
+            if "TASMultiLayerTopology" not in self.gates:
+                layers = layers[:1]
+            layers = [(key, n) for key, n in layers if key in levels and n > 0]
+            for i, (level, broken) in reversed(list(enumerate(layers))):
+                depth = levels.index(level)
+                there: dict[int, int] = {}
+                for at, pods in standing:
+                    there[around(at, depth)] = there.get(around(at, depth), 0) + pods
+                torn = [domain for domain, pods in sorted(there.items()) if pods % broken]
+                if count % broken == 0 and len(torn) <= 1:
+                    continue  # whole slices are lost; what is torn is the last, short one
+                # With the lost pods no slice is torn; but the last one, where that is short.
+                homes = [domain for domain in torn if (there[domain] + count) % broken == 0]
+                if len(torn) == 1:
+                    homes = torn
+                if homes and len(torn) <= 2:
+                    asked = replace(asked, slices=tuple(layers[i + 1 :]), slice_required="", slice_size=0)
+                    pod_set = replace(request.pod_set, topology=asked)
+                    return inside(depth, homes[0]), replace(request, pod_set=pod_set)
+                if torn:
+                    return None
+                # All of a short slice is lost: it stays one, and a wider slice may bind it.
         if not asked.required or asked.required not in levels or not standing:
             return None, request
         depth = levels.index(asked.required)

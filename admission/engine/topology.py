@@ -204,16 +204,22 @@ def _home(caps: Ints, short: Ints) -> int | None:
 def _home_beside(caps: Ints, short: Ints, want: int) -> int | None:
     """The same where others are filled besides, for `want` pods that none of them holds alone: as few as can be. None:
     too few."""
-    gain = _gain(caps, short)
-    kinds = {(-held, room) for held, room in zip(gain.tolist(), short.tolist(), strict=True) if held > _NO_ROOM}
+    held = _gain(caps, short).tolist()
+    kinds = {(-held[at], room): at for at, room in enumerate(short.tolist()) if held[at] > _NO_ROOM}
+    ascending = np.sort(caps)
+    row: list[int] = ascending.tolist()
+    prefix: list[int] = [0, *ascending[::-1].cumsum().tolist()]
     best, least = None, len(caps)
-    for lost, room in sorted(kinds):
-        at = int(((gain == -lost) & (short == room)).nonzero()[0][-1])
-        others = fewest(_but(caps, at), want - room)
-        if others is None:
+    for (lost, room), at in sorted(kinds.items()):
+        own, need = room + lost, want - room
+        if prefix[-1] - own < need:
             break  # the others lose more room
-        if len(others) < least:
-            best, least = at, len(others)
+        others = bisect_left(prefix, need)
+        if others >= len(row) - bisect_left(row, own):
+            # Its own room is among those: one more instead.
+            others = bisect_left(prefix, need + own) - 1
+        if others < least:
+            best, least = at, others
     return best
 
 

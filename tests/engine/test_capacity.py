@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from admission.engine import mixed
+from admission.engine import mixed, topology
 from admission.engine.booking import booking_of, mark_of
 from admission.engine.capacity import Capacity, Placement, PlaceRequest, place, takes
 from admission.engine.counts import keeps_off
@@ -798,6 +798,113 @@ def test_a_gang_whose_last_slice_is_short_loses_a_node_by_kueues_rules(
     assert where(got) == wanted
 
 
+THREES_IN_A_RACK = {"required": "rack", "slice_required": HOST, "slice_size": 3}
+RACK_OF_FOUR = {"slice_required": "rack", "slice_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("asked", "stood", "lost", "rooms", "wanted"),
+    [
+        pytest.param(
+            THREES_IN_A_RACK, {"r-0": 3, "r-1": 2}, ["r-1"], {"r": [3, 3], "s": [3, 3]}, None, id="out of its rack"
+        ),
+        pytest.param(
+            THREES_IN_A_RACK,
+            {"s-0": 3, "s-1": 2},
+            ["s-1"],
+            {"r": [3, 3], "s": [3, 3, 3]},
+            {"s-0": 3, "s-2": 2},
+            id="in its rack",
+        ),
+        pytest.param(
+            {"slices": (("rack", 4), (HOST, 2))},
+            {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 1},
+            ["s-1"],
+            {"r": [2, 2], "s": [2, 2, 2], "t": [2, 2]},
+            {"r-0": 2, "r-1": 2, "s-0": 2, "s-2": 1},
+            id="the inner short slice, beside the outer",
+        ),
+        pytest.param(
+            {"slices": (("rack", 4), (HOST, 2))},
+            {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 1},
+            ["s-1"],
+            {"r": [2, 2], "s": [3, 2, 2], "t": [2, 2]},
+            {"r-0": 2, "r-1": 2, "s-0": 2, "s-2": 1},
+            id="the inner short slice, not torn",
+        ),
+        pytest.param(
+            {"slices": (("rack", 4), (HOST, 2))},
+            {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 1},
+            ["s-0", "s-1"],
+            {"r": [2, 2], "s": [2, 2], "t": [2, 2]},
+            {"r-0": 2, "r-1": 2, "t-0": 2, "t-1": 1},
+            id="the short slice of both layers",
+        ),
+        pytest.param(
+            RACK_OF_FOUR,
+            {"r-0": 3, "r-1": 1, "s-0": 3, "s-1": 1},
+            ["r-0", "s-0"],
+            {"r": [3, 1], "s": [3, 1], "t": [4], "u": [4]},
+            None,
+            id="parts of two slices",
+        ),
+        pytest.param(
+            RACK_OF_FOUR,
+            {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 2},
+            ["r-0", "s-0"],
+            {"r": [2, 2], "s": [2, 2], "t": [4]},
+            None,
+            id="parts of two slices, as many as a whole one",
+        ),
+        pytest.param(
+            RACK_OF_FOUR,
+            {"r-0": 4, "s-0": 1, "s-1": 1},
+            ["r-0"],
+            {"r": [4], "s": [1, 1], "t": [4]},
+            {"s-0": 1, "s-1": 1, "t-0": 4},
+            id="a whole one beside the short one",
+        ),
+        pytest.param(
+            RACK_OF_FOUR,
+            {"r-0": 3, "r-1": 1, "s-0": 3, "s-1": 1, "t-0": 2},
+            ["r-0", "s-0"],
+            {"r": [3, 1], "s": [3, 1], "t": [8]},
+            None,
+            id="parts of two slices beside the short one",
+        ),
+        pytest.param(
+            {"slices": (("block", 8), ("rack", 4))},
+            {"r-0": 3, "r-1": 1, "s-0": 3, "s-1": 1},
+            ["r-0", "s-0"],
+            {"r": [3, 1], "s": [3, 1], "t": [8]},
+            None,
+            id="parts of two inner slices",
+        ),
+    ],
+)
+def test_where_pods_of_a_lost_node_may_not_be_by_kueues_rules_they_are_not_replaced(
+    asked: dict[str, Any],
+    stood: dict[str, int],
+    lost: list[str],
+    rooms: dict[str, list[int]],
+    wanted: dict[str, int] | None,
+) -> None:
+    before, gang = admitted({"w": stood}), asks(sum(stood.values()), topology=TopologyRequest(**asked))
+    book = fabric({"b": rooms})
+    book.charge(("ns", "g"), "g", before, {"w": takes(gang.pod_set.shape, dict(gang.per_pod))})
+    got = place(book, [gang], rules=KUEUE, previous=before, lost=lost, avoid=lost)
+    assert (None if isinstance(got, Misfit) else where(got)) == wanted
+
+
+def test_an_inner_slice_that_does_not_bind_is_not_asked_for_when_a_node_is_lost() -> None:
+    gang = asks(8, topology=TopologyRequest(slices=(("rack", 4), (HOST, 2))))
+    before = admitted({"w": {"r-0": 1, "r-1": 3, "s-0": 1, "s-1": 3}})
+    book = fabric({"b": {"r": [1, 3, 1], "s": [1, 3]}})
+    book.charge(("ns", "g"), "g", before, {"w": takes(gang.pod_set.shape, dict(gang.per_pod))})
+    got = place(book, [gang], rules=ONE_LAYER, previous=before, lost=["r-0"], avoid=["r-0"])
+    assert where(got) == {"r-1": 3, "r-2": 1, "s-0": 1, "s-1": 3}
+
+
 @pytest.mark.parametrize(
     ("kept_out", "others", "detail"), [(True, 0, Detail.NODES_UNUSABLE), (False, 2, Detail.NODES_TAKEN)]
 )
@@ -920,6 +1027,24 @@ def test_a_short_slice_takes_no_more_room_than_its_pods_and_is_the_last(
     got = place(fabric(room), [asks(pods, flavor=flavor, topology=TopologyRequest(**asked))], rules=MUSTER)
     there = None if isinstance(got, Misfit) else [f"{one.values[0]} {one.count}" for one in got["w"].domains]
     assert there == wanted
+
+
+def test_what_a_short_slice_takes_does_not_grow_with_the_kinds_of_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
+    book, wanted = Capacity(), []
+    book.put_topology(NET)
+    for room in range(1, 201):
+        there = node(f"n-{room:03}", block="b", rack="r")
+        book.put_node(replace(there, allocatable=((GPU, room), ("pods", 300))))
+    asked, plain = asks(3999, topology=TopologyRequest(**PAIRS)), topology.fewest
+
+    def counted(caps: topology.Ints, want: int) -> list[int] | None:
+        wanted.append(want)
+        return plain(caps, want)
+
+    monkeypatch.setattr(topology, "fewest", counted)
+    got = where(place(book, [asked], rules=MUSTER))
+    assert (len(got), sum(got.values())) == (22, 3999)
+    assert len(wanted) == 1
 
 
 # ---------------------------------------------------------------- JobSet's exclusive placement
