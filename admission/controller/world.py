@@ -304,8 +304,9 @@ class World:
         """Job -> (uid of the Workload, time) of the admission in which all of its pods were seen ready."""
         self._behind: dict[JobKey, int] = {}
         """Job -> since when they are no more."""
-        self._unplaced: dict[JobKey, tuple[tuple[str, int], int]] = {}
-        """Job whose gang lacks nodes of kube-scheduler's choice -> (its admission, since when)."""
+        self._unplaced: dict[JobKey, tuple[tuple[str, int], dict[str, int]]] = {}
+        """Job whose gang lacks nodes of kube-scheduler's choice -> (its admission, uids of the pods without -> since
+        when; those among them that were deleted without one, until others take their place)."""
         self._beyond: dict[JobKey, int] = {}
         """Job with more pods of a pod set on nodes than are charged -> since when that is seen."""
         self._idle: dict[JobKey, int] = {}
@@ -1290,8 +1291,8 @@ class World:
             unschedulable_message="" if first is None else first.unschedulable_message,
             shut_out=self._shut_out(first, workload) if first is not None and workload is not None else "",
             refused_by=self._refused_by(wanted, workload) if wanted and workload is not None else (),
-            unplaced=placing.unplaced,
-            unplaced_since=self._unplaced_since(job, workload, placing.unplaced_since, placed + done),
+            unplaced=len(placing.unplaced),
+            unplaced_since=self._unplaced_since(job, workload, placing.unplaced, pods, placed + done),
             unplaced_message=placing.unplaced_message,
             out_of_stock=self._elastic_of(workload, placing.unplaced_sets),
             gated=tuple(placing.gated),
@@ -1341,22 +1342,31 @@ class World:
         return out
 
     def _unplaced_since(
-        self, job: JobView | None, workload: WorkloadSeen | None, since: int | None, placed: int
+        self,
+        job: JobView | None,
+        workload: WorkloadSeen | None,
+        unplaced: Mapping[str, int],
+        pods: Iterable[PodView],
+        placed: int,
     ) -> int | None:
-        """Since when a gang has had pods without a node, those among them that were made anew meanwhile: a JobSet makes
-        all of them anew for one that fails. since: of those that are there; placed: how many have one."""
+        """Since when one of a gang's pods has had no node, or those in whose place it was made: a JobSet makes all of
+        them anew for one that fails. unplaced: uid of a pod -> since when; placed: how many have a node."""
         if job is None or workload is None or not self._runs(job, workload):
-            return since
+            return min(unplaced.values(), default=None)
         admission = workload.uid, workload.view.value.admitted_at
-        held = self._unplaced.get(job.key)
-        if held is not None and (held[0] != admission or (since is None and placed >= job.pods_expected)):
-            del self._unplaced[job.key]
-            held = None
-        if since is None:
-            return None
-        since = since if held is None else min(since, held[1])
-        self._unplaced[job.key] = admission, since
-        return since
+        held = self._unplaced.pop(job.key, (admission, {}))
+        before = dict(held[1]) if held[0] == admission else {}
+        for pod in pods if before else ():
+            if pod.node:
+                before.pop(pod.uid, None)
+        gone = {uid: since for uid, since in before.items() if uid not in unplaced}
+        inherited = min(gone.values(), default=NEVER)
+        now = {uid: min(since, before.get(uid, inherited)) for uid, since in unplaced.items()}
+        if unplaced.keys() <= before.keys() and placed + len(unplaced) < job.pods_expected:
+            now |= gone
+        if now:
+            self._unplaced[job.key] = admission, now
+        return min((now[uid] for uid in unplaced), default=None)
 
     def _beyond_of(
         self, job: JobView | None, workload: WorkloadSeen | None, made: Mapping[str, list[int]], now: int
@@ -1970,8 +1980,8 @@ class _Placing:
     """The pinned pod for which it has found no room for longest."""
     wanted: dict[str, PodView] = field(default_factory=dict)
     """Node -> a pod that is pinned to it, and for which it finds no room there."""
-    unplaced: int = 0
-    unplaced_since: int | None = None
+    unplaced: dict[str, int] = field(default_factory=dict)
+    """uid of a pod for which kube-scheduler finds no node of its choice -> since when."""
     unplaced_message: str = ""
     unplaced_sets: set[str] = field(default_factory=set)
 
@@ -1991,8 +2001,7 @@ def _placing_of(pods: Iterable[PodView], pinned: Set[str], standing: Mapping[str
         if pod.unschedulable_since is None:
             continue
         if pod.pod_set not in pinned:
-            out.unplaced += 1
-            out.unplaced_since = earliest(out.unplaced_since, pod.unschedulable_since)
+            out.unplaced[pod.uid] = pod.unschedulable_since
             out.unplaced_message = out.unplaced_message or pod.unschedulable_message
             out.unplaced_sets.add(pod.pod_set)
             continue

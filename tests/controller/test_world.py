@@ -1751,6 +1751,36 @@ def test_who_makes_all_pods_anew_for_one_that_failed_has_waited_for_nodes_all_al
     assert since(70, placed, pod("f", ready=False, node="", unschedulable_since=65)) == 65, "it began anew itself"
 
 
+def test_the_time_without_a_node_is_the_pods_own_while_nodes_come_for_the_others() -> None:
+    """Who loses single nodes one after another is not stopped while each pod gets another in its time."""
+    setting = Setting()
+    world = setting.world
+    world.job_seen(replace(JOB, pods_expected=4, pods_at_once=4))
+    world.workload_seen(seen(replace(HOLDS, admission=GIVEN, admitted=True, admitted_at=1)))
+
+    def since(now: int, **pods: int | None) -> int | None:
+        """pods: name -> since when there is no node for it; None: it has one."""
+        for one in [*world.pods_of(("ns", "w1"))]:
+            if one.name not in pods:
+                world.pod_lost(one)
+        for name, at in pods.items():
+            world.pod_seen(pod(name, node="" if at else "n1", ready=not at, unschedulable_since=at))
+        return world.sight(KEY, now).pods.unplaced_since
+
+    assert since(10, a=None, b=5) == 5
+    assert since(20, a=None, b=5, c=15) == 5
+    assert since(40, a=None, b=None, c=15) == 15, "nodes came for the other"
+    assert since(50, a=None, b=None, c=None, d=45) == 45, "both at one look"
+    assert since(60, a=None, b=None, c=None, e=55) == 45, "made anew, as it had none"
+    assert since(70, a=None, b=None, e=None, f=65) == 65
+    assert since(80, a=None, b=None, e=None) is None
+    assert since(90, a=None, b=None, e=None, g=None) is None
+    assert since(95, a=None, b=None, e=None, h=92) == 92, "all had nodes"
+    assert since(100, a=None, b=None, h=92) == 92
+    assert since(110, a=None, b=None) is None
+    assert since(120, a=None, b=None, i=115, j=116) == 92
+
+
 CLOUD = tuple(Flavor(name, elastic=name != "solid") for name in ("spot", "demand", "cores", "solid"))
 
 
