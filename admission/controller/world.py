@@ -253,7 +253,9 @@ class World:
         self._expelling_alike: dict[frozenset[Taint], set[str]] = {}
         """The same nodes by these taints: those of a pool mostly have the same."""
         self._came_with: dict[str, set[Taint]] = {}
-        """Those of them that were seen to come before their node was ready: mostly for as long as that is made so."""
+        """Those of them that were seen to come before their node was ever ready: mostly for as long as that is made
+        so."""
+        self._been_ready: set[str] = set()
         self._shut: dict[str, tuple[Taint, ...]] = {}
         """Node -> taints of somebody's that keep new pods off it, a cordon among them."""
         self.nodes: set[str] = set()
@@ -873,7 +875,6 @@ class World:
     def node_seen(self, node: Node, at: int = 0) -> None:
         """at: when it was seen to change, ms since the epoch; 0 where it may have been so for long."""
         self.nodes.add(node.name)
-        was = self._offered.get(node.name)
         self._offered[node.name] = node
         node = self.devices.laid_on(node)
         labels = dict(node.labels)
@@ -902,9 +903,11 @@ class World:
         if expels:
             self._expelling[node.name] = expels
             self._expelling_alike.setdefault(frozenset(expels), set()).add(node.name)
-            new = expels.keys() - expelled if at and (was is None or not was.ready) else set()
+            new = expels.keys() - expelled if at and node.name not in self._been_ready else set()
             if comes := new | (came_with & expels.keys()):
                 self._came_with[node.name] = comes
+        if node.ready:
+            self._been_ready.add(node.name)
         # What Kubernetes itself puts there, but for the cordon, comes and goes with the node's condition.
         shuts = [one for one in node.taints if one.effect in KEEPS_OFF and not one.key.startswith(BY_CONDITION)]
         self._shut.pop(node.name, None)
@@ -925,6 +928,7 @@ class World:
         self._devices.pop(name, None)
         self._away.pop(name, None)
         self._came_with.pop(name, None)
+        self._been_ready.discard(name)
         self._expels_no_more(name)
         self._shut.pop(name, None)
         self._silence.gone(name)

@@ -1241,6 +1241,25 @@ def test_pods_whose_nodes_are_not_chosen_are_given_time_on_a_node_that_comes_wit
     assert world.sight(KEY, 7000).tainted == (("n1", taint.text),), "it came while they ran there"
 
 
+def test_a_node_that_was_ready_before_does_not_come_with_the_taint_that_takes_pods_off_it() -> None:
+    """It was not ready for seconds when who repairs it put the taint there, which stays."""
+    setting = Setting()
+    world, taint = setting.world, Taint("repair", "", "NoExecute")
+    given = Admission("q", (replace(ON_N1, topology=None),))
+    world.workload_seen(seen(replace(HOLDS, admission=given, admitted_at=500)))
+    well = Node("n1", allocatable=(("gpu.example/gpu", 4),))
+    for began in (1000, 0):
+        world.node_seen(well, began)
+        world.pod_seen(pod("a", node="n1"))
+        world.node_seen(replace(well, ready=False), 3000)
+        world.node_seen(replace(well, ready=False, taints=(taint,)), 5000)
+        world.node_seen(replace(well, taints=(taint,)), 6000)
+        assert world.sight(KEY, 6000).tainted == (("n1", taint.text),)
+        world.node_gone("n1")
+    world.node_seen(replace(well, taints=(taint,)), 7000)
+    assert world.sight(KEY, 7000).tainted == (), "another node of its name"
+
+
 def test_a_node_is_avoided_from_the_second_loss_on_and_for_a_day() -> None:
     first = blamed((), ("n1",), 1000)
     assert [(entry.node, entry.until > 1000) for entry in first] == [("n1", False)]
