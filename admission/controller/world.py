@@ -255,7 +255,8 @@ class World:
         self._came_with: dict[str, set[Taint]] = {}
         """Those of them that were seen to come before their node was ever ready: mostly for as long as that is made
         so."""
-        self._been_ready: set[str] = set()
+        self._ready_from: dict[str, int] = {}
+        """Node -> when it was first seen ready, ms since the epoch; 0: it may have been for long."""
         self._shut: dict[str, tuple[Taint, ...]] = {}
         """Node -> taints of somebody's that keep new pods off it, a cordon among them."""
         self.nodes: set[str] = set()
@@ -903,11 +904,11 @@ class World:
         if expels:
             self._expelling[node.name] = expels
             self._expelling_alike.setdefault(frozenset(expels), set()).add(node.name)
-            new = expels.keys() - expelled if at and node.name not in self._been_ready else set()
+            new = expels.keys() - expelled if at and node.name not in self._ready_from else set()
             if comes := new | (came_with & expels.keys()):
                 self._came_with[node.name] = comes
         if node.ready:
-            self._been_ready.add(node.name)
+            self._ready_from.setdefault(node.name, at)
         # What Kubernetes itself puts there, but for the cordon, comes and goes with the node's condition.
         shuts = [one for one in node.taints if one.effect in KEEPS_OFF and not one.key.startswith(BY_CONDITION)]
         self._shut.pop(node.name, None)
@@ -928,7 +929,7 @@ class World:
         self._devices.pop(name, None)
         self._away.pop(name, None)
         self._came_with.pop(name, None)
-        self._been_ready.discard(name)
+        self._ready_from.pop(name, None)
         self._expels_no_more(name)
         self._shut.pop(name, None)
         self._silence.gone(name)
@@ -1702,7 +1703,8 @@ class World:
                         continue
                     due = 0 if borne is None else max(since, value.admitted_at) + 500 * max(0, borne.seconds or 0)
                     if borne is None and given.topology is None and taint in self._came_with.get(node, ()):
-                        due = since + 500 * PATIENCE_S  # our own toleration put its pods there
+                        # Our own toleration put its pods there, once it was ready.
+                        due = max(since, self._ready_from.get(node, now)) + 500 * PATIENCE_S
                     if now >= due:
                         out.setdefault(node, taint.text)
                     else:

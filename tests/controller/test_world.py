@@ -1213,7 +1213,7 @@ def test_a_taint_that_was_there_or_that_the_flavor_names_is_borne_for_as_long_as
     [
         (None, {}, 5000, 155_000),  # its network is not ready yet, or who made it has not registered it
         ({"ready": False}, {}, 5000, 155_000),
-        (None, {"ready": False}, 5000, 155_000),
+        (None, {"ready": False}, 5000, 156_000),  # from when it is ready
         ({}, {}, 5000, 5000),
         (None, {}, 0, 5000),  # a controller that has just begun: their minutes may be over
     ],
@@ -1239,6 +1239,23 @@ def test_pods_whose_nodes_are_not_chosen_are_given_time_on_a_node_that_comes_wit
     assert world.sight(KEY, due).tainted == ()
     world.node_seen(replace(well, taints=(taint,)), 7000)
     assert world.sight(KEY, 7000).tainted == (("n1", taint.text),), "it came while they ran there"
+
+
+def test_the_time_on_a_node_that_comes_with_a_taint_runs_from_when_it_is_ready() -> None:
+    """No pod comes there before, however long its network takes."""
+    setting = Setting()
+    world, taint = setting.world, Taint("node.cilium.io/agent-not-ready", "true", "NoExecute")
+    given = Admission("q", (replace(ON_N1, topology=None),))
+    world.workload_seen(seen(replace(HOLDS, admission=given, admitted_at=1000)))
+    comes = Node("n1", allocatable=(("gpu.example/gpu", 4),), taints=(taint,))
+    world.node_seen(replace(comes, ready=False), 5000)
+    world.pod_seen(pod("a", node="n1"))
+    assert world.sight(KEY, 165_000).tainted == (), "it is ready, which is heard in a moment"
+    world.node_seen(comes, 170_000)
+    world.node_seen(replace(comes, ready=False), 180_000)
+    world.node_seen(comes, 190_000)
+    assert (world.sight(KEY, 170_000).tainted, world.sight(KEY, 170_000).lost_at) == ((), 320_000)
+    assert world.sight(KEY, 320_000).tainted == (("n1", taint.text),)
 
 
 def test_a_node_that_was_ready_before_does_not_come_with_the_taint_that_takes_pods_off_it() -> None:
