@@ -303,8 +303,9 @@ class World:
         """Job that runs with fewer pods than are due -> since when that is seen."""
         self._refusals: dict[JobKey, Refusal] = {}
         """Such a job -> what was found when it was looked up what refuses its pods."""
-        self._whole: dict[JobKey, tuple[str, int]] = {}
-        """Job -> (uid of the Workload, time) of the admission in which all of its pods were seen ready."""
+        self._whole: dict[JobKey, tuple[tuple[str, int], int | None]] = {}
+        """Job that runs -> ((uid of the Workload, time) of its admission, since when all of its pods were ready in it;
+        None: they were not yet)."""
         self._behind: dict[JobKey, int] = {}
         """Job -> since when they are no more."""
         self._unplaced: dict[JobKey, tuple[tuple[str, int], dict[str, int]]] = {}
@@ -423,6 +424,7 @@ class World:
         for since in (self._missing, self._refusals, self._behind, self._beyond, self._idle, self._spare, self._short):
             since.clear()
         self._unplaced.clear()
+        self._whole = {key: held for key, held in self._whole.items() if held[1] is not None}
         for key in list(self._starts_refused):
             self._no_start_refused(key)
 
@@ -1408,7 +1410,18 @@ class World:
     def ran_whole(self, workload: WorkloadSeen) -> bool:
         """Were all pods of a gang seen ready in the admission that it holds."""
         key = self._job_by_uid.get(workload.view.value.job_uid)
-        return key is not None and self._whole.get(key) == (workload.uid, workload.view.value.admitted_at)
+        return key is not None and self._whole_since(key, workload) is not None
+
+    def ran_whole_ms(self, workload: WorkloadSeen, now: int) -> int:
+        """From when all pods of a gang were seen ready, in the admission that it holds, to when they were no more. Who
+        was so at the first look has been since its admission: a controller may have begun later."""
+        key = self._job_by_uid.get(workload.view.value.job_uid)
+        since = None if key is None else self._whole_since(key, workload)
+        return 0 if key is None or since is None else self._behind.get(key, now) - since
+
+    def _whole_since(self, key: JobKey, workload: WorkloadSeen) -> int | None:
+        held = self._whole.get(key)
+        return held[1] if held is not None and held[0] == (workload.uid, workload.view.value.admitted_at) else None
 
     # ------------------------------------------------------------ inside
 
@@ -1459,7 +1472,7 @@ class World:
             self._lacks_no_pods(key)
             return None
         admitted_at = workload.view.value.admitted_at
-        had_some = there is not None or self._whole.get(key) == (workload.uid, admitted_at)
+        had_some = there is not None or self._whole_since(key, workload) is not None
         self.making.lacks(key, admitted_at, counts=not had_some)
         return self._missing.setdefault(key, now)
 
@@ -1501,14 +1514,19 @@ class World:
         key = job.key
         admission = (workload.uid, workload.view.value.admitted_at)
         whole = ready + job.succeeded >= job.pods_at_once or (job.kind != JOBSET.kind and ready >= job.pods_expected)
+        since = self._whole_since(key, workload)
         if self._runs(job, workload) and whole:
-            self._whole[key] = admission
+            if since is None:
+                known = key in self._whole and self._whole[key][0] == admission
+                self._whole[key] = admission, now if known else workload.view.value.admitted_at
             self._readiness(workload.key, "")
-        elif self._runs(job, workload) and self._whole.get(key) == admission:
+        elif self._runs(job, workload) and since is not None:
             self._readiness(workload.key, "recovering")
             return self._behind.setdefault(key, now)
         else:
             self._whole.pop(key, None)
+            if self._runs(job, workload):
+                self._whole[key] = admission, None
             self._readiness(workload.key, "starting")
         self._behind.pop(key, None)
         return None

@@ -1870,6 +1870,27 @@ def test_whether_a_gang_ran_is_known_of_the_admission_that_it_holds() -> None:
     assert not ran(replace(HOLDS, job_uid=""))
 
 
+def test_a_gang_ran_whole_from_when_all_of_its_pods_were_ready_until_one_was_not() -> None:
+    world = Setting().world
+    world.job_seen(replace(JOB, suspended=False, pods_expected=1, pods_at_once=1))
+
+    def ran_ms(now: int, *, ready: bool, admitted_at: int) -> int:
+        world.workload_seen(seen(replace(HOLDS, admitted_at=admitted_at)))
+        world.pod_seen(pod("a", ready=ready))
+        world.sight(KEY, now)
+        return world.ran_whole_ms(world.workloads["ns", "w"], now + 5)
+
+    assert ran_ms(100, ready=True, admitted_at=10) == 95, "a controller that has just begun"
+    assert ran_ms(200, ready=True, admitted_at=10) == 195
+    assert [ran_ms(now, ready=False, admitted_at=10) for now in (300, 400)] == [290, 290]
+    assert ran_ms(500, ready=False, admitted_at=450) == 0
+    assert ran_ms(600, ready=True, admitted_at=450) == 5, "it was starting for longer"
+    assert ran_ms(700, ready=True, admitted_at=450) == 105
+    assert ran_ms(800, ready=False, admitted_at=750) == 0
+    world.looks_anew()
+    assert ran_ms(900, ready=True, admitted_at=750) == 155, "another led meanwhile"
+
+
 @pytest.mark.parametrize(
     ("local", "of_queue", "wanted"),
     [
