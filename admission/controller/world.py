@@ -253,7 +253,10 @@ class World:
         self._expelling_alike: dict[frozenset[Taint], set[str]] = {}
         """The same nodes by these taints: those of a pool mostly have the same."""
         self._came_with: dict[str, set[Taint]] = {}
-        """Those of them that were seen to come before their node was ready: mostly for as long as that is made so."""
+        """Those of them that were seen to come before their node was ever ready: mostly for as long as that is made
+        so."""
+        self._ready_from: dict[str, int] = {}
+        """Node -> when it was first seen ready, ms since the epoch; 0: it may have been for long."""
         self._shut: dict[str, tuple[Taint, ...]] = {}
         """Node -> taints of somebody's that keep new pods off it, a cordon among them."""
         self.nodes: set[str] = set()
@@ -300,12 +303,14 @@ class World:
         """Job that runs with fewer pods than are due -> since when that is seen."""
         self._refusals: dict[JobKey, Refusal] = {}
         """Such a job -> what was found when it was looked up what refuses its pods."""
-        self._whole: dict[JobKey, tuple[str, int]] = {}
-        """Job -> (uid of the Workload, time) of the admission in which all of its pods were seen ready."""
+        self._whole: dict[JobKey, tuple[tuple[str, int], int | None, int]] = {}
+        """Job that runs -> ((uid of the Workload, time) of its admission, since when all of its pods were ready in it
+        (None: they were not yet), when it was first looked at in it)."""
         self._behind: dict[JobKey, int] = {}
         """Job -> since when they are no more."""
-        self._unplaced: dict[JobKey, tuple[tuple[str, int], int]] = {}
-        """Job whose gang lacks nodes of kube-scheduler's choice -> (its admission, since when)."""
+        self._unplaced: dict[JobKey, tuple[tuple[str, int], dict[str, int]]] = {}
+        """Job whose gang lacks nodes of kube-scheduler's choice -> (its admission, uids of the pods without -> since
+        when; those among them that were deleted without one, until others take their place)."""
         self._beyond: dict[JobKey, int] = {}
         """Job with more pods of a pod set on nodes than are charged -> since when that is seen."""
         self._idle: dict[JobKey, int] = {}
@@ -419,6 +424,7 @@ class World:
         for since in (self._missing, self._refusals, self._behind, self._beyond, self._idle, self._spare, self._short):
             since.clear()
         self._unplaced.clear()
+        self._whole = {key: held for key, held in self._whole.items() if held[1] is not None}
         for key in list(self._starts_refused):
             self._no_start_refused(key)
 
@@ -872,7 +878,6 @@ class World:
     def node_seen(self, node: Node, at: int = 0) -> None:
         """at: when it was seen to change, ms since the epoch; 0 where it may have been so for long."""
         self.nodes.add(node.name)
-        was = self._offered.get(node.name)
         self._offered[node.name] = node
         node = self.devices.laid_on(node)
         labels = dict(node.labels)
@@ -901,9 +906,11 @@ class World:
         if expels:
             self._expelling[node.name] = expels
             self._expelling_alike.setdefault(frozenset(expels), set()).add(node.name)
-            new = expels.keys() - expelled if at and (was is None or not was.ready) else set()
+            new = expels.keys() - expelled if at and node.name not in self._ready_from else set()
             if comes := new | (came_with & expels.keys()):
                 self._came_with[node.name] = comes
+        if node.ready:
+            self._ready_from.setdefault(node.name, at)
         # What Kubernetes itself puts there, but for the cordon, comes and goes with the node's condition.
         shuts = [one for one in node.taints if one.effect in KEEPS_OFF and not one.key.startswith(BY_CONDITION)]
         self._shut.pop(node.name, None)
@@ -924,6 +931,7 @@ class World:
         self._devices.pop(name, None)
         self._away.pop(name, None)
         self._came_with.pop(name, None)
+        self._ready_from.pop(name, None)
         self._expels_no_more(name)
         self._shut.pop(name, None)
         self._silence.gone(name)
@@ -1290,8 +1298,8 @@ class World:
             unschedulable_message="" if first is None else first.unschedulable_message,
             shut_out=self._shut_out(first, workload) if first is not None and workload is not None else "",
             refused_by=self._refused_by(wanted, workload) if wanted and workload is not None else (),
-            unplaced=placing.unplaced,
-            unplaced_since=self._unplaced_since(job, workload, placing.unplaced_since, placed + done),
+            unplaced=len(placing.unplaced),
+            unplaced_since=self._unplaced_since(job, workload, placing.unplaced, pods, placed + done),
             unplaced_message=placing.unplaced_message,
             out_of_stock=self._elastic_of(workload, placing.unplaced_sets),
             gated=tuple(placing.gated),
@@ -1341,22 +1349,31 @@ class World:
         return out
 
     def _unplaced_since(
-        self, job: JobView | None, workload: WorkloadSeen | None, since: int | None, placed: int
+        self,
+        job: JobView | None,
+        workload: WorkloadSeen | None,
+        unplaced: Mapping[str, int],
+        pods: Iterable[PodView],
+        placed: int,
     ) -> int | None:
-        """Since when a gang has had pods without a node, those among them that were made anew meanwhile: a JobSet makes
-        all of them anew for one that fails. since: of those that are there; placed: how many have one."""
+        """Since when one of a gang's pods has had no node, or those in whose place it was made: a JobSet makes all of
+        them anew for one that fails. unplaced: uid of a pod -> since when; placed: how many have a node."""
         if job is None or workload is None or not self._runs(job, workload):
-            return since
+            return min(unplaced.values(), default=None)
         admission = workload.uid, workload.view.value.admitted_at
-        held = self._unplaced.get(job.key)
-        if held is not None and (held[0] != admission or (since is None and placed >= job.pods_expected)):
-            del self._unplaced[job.key]
-            held = None
-        if since is None:
-            return None
-        since = since if held is None else min(since, held[1])
-        self._unplaced[job.key] = admission, since
-        return since
+        held = self._unplaced.pop(job.key, (admission, {}))
+        before = dict(held[1]) if held[0] == admission else {}
+        for pod in pods if before else ():
+            if pod.node:
+                before.pop(pod.uid, None)
+        gone = {uid: since for uid, since in before.items() if uid not in unplaced}
+        inherited = min(gone.values(), default=NEVER)
+        now = {uid: min(since, before.get(uid, inherited)) for uid, since in unplaced.items()}
+        if unplaced.keys() <= before.keys() and placed + len(unplaced) < job.pods_expected:
+            now |= gone
+        if now:
+            self._unplaced[job.key] = admission, now
+        return min((now[uid] for uid in unplaced), default=None)
 
     def _beyond_of(
         self, job: JobView | None, workload: WorkloadSeen | None, made: Mapping[str, list[int]], now: int
@@ -1393,7 +1410,24 @@ class World:
     def ran_whole(self, workload: WorkloadSeen) -> bool:
         """Were all pods of a gang seen ready in the admission that it holds."""
         key = self._job_by_uid.get(workload.view.value.job_uid)
-        return key is not None and self._whole.get(key) == (workload.uid, workload.view.value.admitted_at)
+        return key is not None and self._whole_since(key, workload) is not None
+
+    def ran_whole_ms(self, workload: WorkloadSeen, now: int, starts_ms: int = NEVER) -> int:
+        """From when all pods of a gang were ready, in the admission that it holds, to when they were not, in ms. Who
+        was so at the first look, or ran by then for longer than any may take to start (`starts_ms`), has been since its
+        admission: a controller may have begun later."""
+        key, value = self._job_by_uid.get(workload.view.value.job_uid), workload.view.value
+        if key is None or (held := self._whole.get(key)) is None or held[0] != (workload.uid, value.admitted_at):
+            return 0
+        _, since, looked_at = held
+        until = looked_at if since is None else self._behind.get(key, now)
+        if looked_at - value.admitted_at >= starts_ms:
+            since = value.admitted_at
+        return 0 if since is None else until - since
+
+    def _whole_since(self, key: JobKey, workload: WorkloadSeen) -> int | None:
+        held = self._whole.get(key)
+        return held[1] if held is not None and held[0] == (workload.uid, workload.view.value.admitted_at) else None
 
     # ------------------------------------------------------------ inside
 
@@ -1444,7 +1478,7 @@ class World:
             self._lacks_no_pods(key)
             return None
         admitted_at = workload.view.value.admitted_at
-        had_some = there is not None or self._whole.get(key) == (workload.uid, admitted_at)
+        had_some = there is not None or self._whole_since(key, workload) is not None
         self.making.lacks(key, admitted_at, counts=not had_some)
         return self._missing.setdefault(key, now)
 
@@ -1486,14 +1520,20 @@ class World:
         key = job.key
         admission = (workload.uid, workload.view.value.admitted_at)
         whole = ready + job.succeeded >= job.pods_at_once or (job.kind != JOBSET.kind and ready >= job.pods_expected)
+        since, held = self._whole_since(key, workload), self._whole.get(key)
+        looked_at = held[2] if held is not None and held[0] == admission else None
         if self._runs(job, workload) and whole:
-            self._whole[key] = admission
+            if since is None:
+                since = admission[1] if looked_at is None else now
+                self._whole[key] = admission, since, now if looked_at is None else looked_at
             self._readiness(workload.key, "")
-        elif self._runs(job, workload) and self._whole.get(key) == admission:
+        elif self._runs(job, workload) and since is not None:
             self._readiness(workload.key, "recovering")
             return self._behind.setdefault(key, now)
         else:
             self._whole.pop(key, None)
+            if self._runs(job, workload):
+                self._whole[key] = admission, None, now if looked_at is None else looked_at
             self._readiness(workload.key, "starting")
         self._behind.pop(key, None)
         return None
@@ -1688,7 +1728,8 @@ class World:
                         continue
                     due = 0 if borne is None else max(since, value.admitted_at) + 500 * max(0, borne.seconds or 0)
                     if borne is None and given.topology is None and taint in self._came_with.get(node, ()):
-                        due = since + 500 * PATIENCE_S  # our own toleration put its pods there
+                        # Our own toleration put its pods there, once it was ready.
+                        due = max(since, self._ready_from.get(node, now)) + 500 * PATIENCE_S
                     if now >= due:
                         out.setdefault(node, taint.text)
                     else:
@@ -1970,8 +2011,8 @@ class _Placing:
     """The pinned pod for which it has found no room for longest."""
     wanted: dict[str, PodView] = field(default_factory=dict)
     """Node -> a pod that is pinned to it, and for which it finds no room there."""
-    unplaced: int = 0
-    unplaced_since: int | None = None
+    unplaced: dict[str, int] = field(default_factory=dict)
+    """uid of a pod for which kube-scheduler finds no node of its choice -> since when."""
     unplaced_message: str = ""
     unplaced_sets: set[str] = field(default_factory=set)
 
@@ -1991,8 +2032,7 @@ def _placing_of(pods: Iterable[PodView], pinned: Set[str], standing: Mapping[str
         if pod.unschedulable_since is None:
             continue
         if pod.pod_set not in pinned:
-            out.unplaced += 1
-            out.unplaced_since = earliest(out.unplaced_since, pod.unschedulable_since)
+            out.unplaced[pod.uid] = pod.unschedulable_since
             out.unplaced_message = out.unplaced_message or pod.unschedulable_message
             out.unplaced_sets.add(pod.pod_set)
             continue

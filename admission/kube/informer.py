@@ -90,7 +90,7 @@ class StoreWentBack(Exception):  # noqa: N818 - a turn of events
 
 _PATIENCE = 5  # how often in a row something unlikely is put down to chance
 _LOOK_S = 0.05
-_LAID_AT_ONCE = 25  # objects of a page, before all else has a turn: a few ms
+_LAID_AT_ONCE = 25  # objects of the first list, before all else has a turn: a few ms
 _AWAY = 5.0  # seconds at most between two tries where nobody answers: so much later than the server the copy is back
 
 
@@ -282,6 +282,9 @@ class Informer(Generic[T]):
     async def _list_pages(self, size: int) -> None:
         seen: set[Key] = set()
         version = ""
+        # Later ones have little that is new, and nobody is to see who went beside who came in its place: pages of the
+        # usual size are laid in one go, and the last of them with what is removed.
+        at_once = self._page_size + 1 if self.synced.is_set() else _LAID_AT_ONCE
         pages = self._client.list_pages(self._path, limit=size)
         async with aclosing(pages):
             async for page in pages:
@@ -289,7 +292,7 @@ class Informer(Generic[T]):
                 if not version:
                     version = page.resource_version
                     self._judge(version)
-                async for raw in in_turns(page.items, _LAID_AT_ONCE):
+                async for raw in in_turns(page.items, at_once):
                     meta = self._bare(raw)
                     self._judge_one(meta, version)
                     seen.add(self._lay(raw, meta)[0])

@@ -194,7 +194,13 @@ HOUR = 3_600_000
 @pytest.mark.parametrize("preempted", [False, True])
 @pytest.mark.parametrize(
     ("waits", "lasts", "kueue", "counts"),
-    [(0, HOUR, False, 0), (0, HOUR // 2, False, 7), (1, HOUR, False, 7), (0, HOUR, True, 7)],
+    [
+        (0, HOUR, False, 0),
+        (0, HOUR // 2, False, 7),
+        (1, HOUR, False, 7),
+        (1, 3 * HOUR, False, 0),  # a controller that has just begun: nobody starts for so long
+        (0, HOUR, True, 7),
+    ],
 )
 async def test_of_who_ran_well_for_longer_than_it_would_wait_no_earlier_try_counts(
     world: World, waits: int, lasts: int, kueue: bool, counts: int, preempted: bool
@@ -222,6 +228,38 @@ async def test_of_who_ran_well_for_longer_than_it_would_wait_no_earlier_try_coun
         await until(evicts)
         found = await until(lambda: evicted(world))
     assert found["status"].get("requeueState", {}).get("count", 0) == counts + (not preempted)
+
+
+@pytest.mark.parametrize(("broke_after", "counts"), [(60_000, 8), (HOUR, 1)])
+async def test_who_broke_soon_has_not_run_well_however_long_it_was_waited_for(
+    world: World, broke_after: int, counts: int
+) -> None:
+    """With a recovery timeout of an hour its tries would never end, and the shortest wait be between them."""
+    await a_gang(world, "spot", waits=0, requeue={"count": 7})
+    key, now = ("Job", "ml", "train"), T0 + 60_000 + broke_after
+    async with running(world, at=now) as controller:
+
+        async def ran() -> bool:
+            return any(controller.world.ran_whole(gang) for gang in controller.world.workloads.values())
+
+        async def is_behind() -> bool:
+            return controller.world.sight(key, now).pods.behind_since == now
+
+        async def evicts() -> bool:
+            with suppress(Conflict):
+                await controller.actuator.take(key, EvictWorkload("PodsReadyTimeout", "Late", True))
+                return True
+            return False
+
+        await until(ran)
+        condition = {"type": "Ready", "status": "False", "lastTransitionTime": rfc3339(now)}
+        status = {"status": {"phase": "Running", "conditions": [condition]}}
+        await world.client.merge_patch("/api/v1/namespaces/ml/pods/train-0/status", status)
+        await until(is_behind)
+        controller.actuator._now = lambda: now + HOUR
+        await until(evicts)
+        found = await until(lambda: evicted(world))
+    assert found["status"]["requeueState"]["count"] == counts
 
 
 @pytest.mark.parametrize(

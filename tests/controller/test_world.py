@@ -1213,7 +1213,7 @@ def test_a_taint_that_was_there_or_that_the_flavor_names_is_borne_for_as_long_as
     [
         (None, {}, 5000, 155_000),  # its network is not ready yet, or who made it has not registered it
         ({"ready": False}, {}, 5000, 155_000),
-        (None, {"ready": False}, 5000, 155_000),
+        (None, {"ready": False}, 5000, 156_000),  # from when it is ready
         ({}, {}, 5000, 5000),
         (None, {}, 0, 5000),  # a controller that has just begun: their minutes may be over
     ],
@@ -1239,6 +1239,42 @@ def test_pods_whose_nodes_are_not_chosen_are_given_time_on_a_node_that_comes_wit
     assert world.sight(KEY, due).tainted == ()
     world.node_seen(replace(well, taints=(taint,)), 7000)
     assert world.sight(KEY, 7000).tainted == (("n1", taint.text),), "it came while they ran there"
+
+
+def test_the_time_on_a_node_that_comes_with_a_taint_runs_from_when_it_is_ready() -> None:
+    """No pod comes there before, however long its network takes."""
+    setting = Setting()
+    world, taint = setting.world, Taint("node.cilium.io/agent-not-ready", "true", "NoExecute")
+    given = Admission("q", (replace(ON_N1, topology=None),))
+    world.workload_seen(seen(replace(HOLDS, admission=given, admitted_at=1000)))
+    comes = Node("n1", allocatable=(("gpu.example/gpu", 4),), taints=(taint,))
+    world.node_seen(replace(comes, ready=False), 5000)
+    world.pod_seen(pod("a", node="n1"))
+    assert world.sight(KEY, 165_000).tainted == (), "it is ready, which is heard in a moment"
+    world.node_seen(comes, 170_000)
+    world.node_seen(replace(comes, ready=False), 180_000)
+    world.node_seen(comes, 190_000)
+    assert (world.sight(KEY, 170_000).tainted, world.sight(KEY, 170_000).lost_at) == ((), 320_000)
+    assert world.sight(KEY, 320_000).tainted == (("n1", taint.text),)
+
+
+def test_a_node_that_was_ready_before_does_not_come_with_the_taint_that_takes_pods_off_it() -> None:
+    """It was not ready for seconds when who repairs it put the taint there, which stays."""
+    setting = Setting()
+    world, taint = setting.world, Taint("repair", "", "NoExecute")
+    given = Admission("q", (replace(ON_N1, topology=None),))
+    world.workload_seen(seen(replace(HOLDS, admission=given, admitted_at=500)))
+    well = Node("n1", allocatable=(("gpu.example/gpu", 4),))
+    for began in (1000, 0):
+        world.node_seen(well, began)
+        world.pod_seen(pod("a", node="n1"))
+        world.node_seen(replace(well, ready=False), 3000)
+        world.node_seen(replace(well, ready=False, taints=(taint,)), 5000)
+        world.node_seen(replace(well, taints=(taint,)), 6000)
+        assert world.sight(KEY, 6000).tainted == (("n1", taint.text),)
+        world.node_gone("n1")
+    world.node_seen(replace(well, taints=(taint,)), 7000)
+    assert world.sight(KEY, 7000).tainted == (), "another node of its name"
 
 
 def test_a_node_is_avoided_from_the_second_loss_on_and_for_a_day() -> None:
@@ -1751,6 +1787,36 @@ def test_who_makes_all_pods_anew_for_one_that_failed_has_waited_for_nodes_all_al
     assert since(70, placed, pod("f", ready=False, node="", unschedulable_since=65)) == 65, "it began anew itself"
 
 
+def test_the_time_without_a_node_is_the_pods_own_while_nodes_come_for_the_others() -> None:
+    """Who loses single nodes one after another is not stopped while each pod gets another in its time."""
+    setting = Setting()
+    world = setting.world
+    world.job_seen(replace(JOB, pods_expected=4, pods_at_once=4))
+    world.workload_seen(seen(replace(HOLDS, admission=GIVEN, admitted=True, admitted_at=1)))
+
+    def since(now: int, **pods: int | None) -> int | None:
+        """pods: name -> since when there is no node for it; None: it has one."""
+        for one in [*world.pods_of(("ns", "w1"))]:
+            if one.name not in pods:
+                world.pod_lost(one)
+        for name, at in pods.items():
+            world.pod_seen(pod(name, node="" if at else "n1", ready=not at, unschedulable_since=at))
+        return world.sight(KEY, now).pods.unplaced_since
+
+    assert since(10, a=None, b=5) == 5
+    assert since(20, a=None, b=5, c=15) == 5
+    assert since(40, a=None, b=None, c=15) == 15, "nodes came for the other"
+    assert since(50, a=None, b=None, c=None, d=45) == 45, "both at one look"
+    assert since(60, a=None, b=None, c=None, e=55) == 45, "made anew, as it had none"
+    assert since(70, a=None, b=None, e=None, f=65) == 65
+    assert since(80, a=None, b=None, e=None) is None
+    assert since(90, a=None, b=None, e=None, g=None) is None
+    assert since(95, a=None, b=None, e=None, h=92) == 92, "all had nodes"
+    assert since(100, a=None, b=None, h=92) == 92
+    assert since(110, a=None, b=None) is None
+    assert since(120, a=None, b=None, i=115, j=116) == 92
+
+
 CLOUD = tuple(Flavor(name, elastic=name != "solid") for name in ("spot", "demand", "cores", "solid"))
 
 
@@ -1802,6 +1868,38 @@ def test_whether_a_gang_ran_is_known_of_the_admission_that_it_holds() -> None:
     assert ran(replace(HOLDS, evicted="NodeFailures"), ready=False), "on its way out"
     assert not ran(replace(HOLDS, admitted_at=9), ready=False)
     assert not ran(replace(HOLDS, job_uid=""))
+
+
+def test_a_gang_ran_whole_from_when_all_of_its_pods_were_ready_until_one_was_not() -> None:
+    world = Setting().world
+    world.job_seen(replace(JOB, suspended=False, pods_expected=1, pods_at_once=1))
+
+    def ran_ms(now: int, *, ready: bool, admitted_at: int) -> int:
+        world.workload_seen(seen(replace(HOLDS, admitted_at=admitted_at)))
+        world.pod_seen(pod("a", ready=ready))
+        world.sight(KEY, now)
+        return world.ran_whole_ms(world.workloads["ns", "w"], now + 5)
+
+    assert ran_ms(100, ready=True, admitted_at=10) == 95, "a controller that has just begun"
+    assert ran_ms(200, ready=True, admitted_at=10) == 195
+    assert [ran_ms(now, ready=False, admitted_at=10) for now in (300, 400)] == [290, 290]
+    assert ran_ms(500, ready=False, admitted_at=450) == 0
+    assert ran_ms(600, ready=True, admitted_at=450) == 5, "it was starting for longer"
+    assert ran_ms(700, ready=True, admitted_at=450) == 105
+    assert ran_ms(800, ready=False, admitted_at=750) == 0
+    world.looks_anew()
+    assert ran_ms(900, ready=True, admitted_at=750) == 155, "another led meanwhile"
+
+
+def test_who_runs_for_longer_than_any_may_start_for_was_whole_before_this_controller_looked() -> None:
+    for starts_ms, ran in ((90, (90, 90, 295)), (91, (0, 0, 5))):
+        world = Setting().world
+        world.job_seen(replace(JOB, suspended=False, pods_expected=1, pods_at_once=1))
+        world.workload_seen(seen(replace(HOLDS, admitted_at=10)))
+        for (now, ready), ms in zip(((100, False), (200, False), (300, True)), ran, strict=True):
+            world.pod_seen(pod("a", ready=ready))
+            world.sight(KEY, now)
+            assert world.ran_whole_ms(world.workloads["ns", "w"], now + 5, starts_ms) == ms
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,35 @@ async def test_all_else_has_a_turn_while_a_page_is_laid_over_the_copy(server: Se
     assert list(laid.values()) == [10, 10, 10, 10, 5]
 
 
+@pytest.mark.parametrize("comes", ["a", "z"])
+async def test_nobody_sees_who_went_beside_who_came_in_its_place(server, client, settle, monkeypatch, comes):
+    """A gang would have one pod more than it was admitted for, since when that was made, and be stopped for it."""
+    monkeypatch.setattr("admission.kube.informer._LAID_AT_ONCE", 10)
+    for i in range(60):
+        server.put(f"x{i:02}")
+    both = False
+
+    async def look(informer: Informer) -> None:
+        nonlocal both
+        while True:
+            both |= {("a", "x30"), ("a", comes)} <= informer.store.keys()
+            await asyncio.sleep(0)
+
+    async with informing(client, page_size=60) as (informer, _seen, _):
+        await settle(lambda: bool(server.watches))
+        server.faults.append(drop())
+        await server.cut()
+        server.delete("x30", silently=True)
+        server.put(comes)
+        server.history.clear()
+        server.compact()
+        looking = asyncio.ensure_future(look(informer))
+        await settle(lambda: same(informer, server))
+        looking.cancel()
+        assert informer.relists == 2
+        assert not both
+
+
 async def test_bookmarks_carry_the_version_and_a_dropped_watch_resumes_from_there(server, client, settle):
     server.put("x")
     async with informing(client) as (informer, _seen, _):
