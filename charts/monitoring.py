@@ -42,7 +42,8 @@ def _waiting(mine: str = "", over: str = "{0}") -> str:
 _INACTIVE = 'muster_cluster_queue_inactive{reason!~"Stopped|Terminating"}'
 _BEGAN = "process_start_time_seconds"
 _ENDS = f"changes({_BEGAN}[2h]) > 3 and changes({_BEGAN}[30m]) > 0"
-_EVICTED = 'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|NodeFailures|AdmissionCheck"}'
+_FAILED = 'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|AdmissionCheck"}'
+_LOST = 'muster_evicted_workloads_total{reason="NodeFailures"}'
 _LOGS = "kubectl -n @NAMESPACE@ logs -l app.kubernetes.io/component=controller --tail=-1 --prefix --ignore-errors"
 """Of all replicas; one of which has none keeps back none of the others'."""
 _WHO = "`muster jobs -A --cluster-queue {{ $labels.cluster_queue }}`"
@@ -243,8 +244,11 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterEvictionsRepeat",
-        f"sum by (cluster_queue, reason) (increase({_EVICTED}[1h])) > 5 "
-        f"and sum by (cluster_queue, reason) (changes({_EVICTED}[1h])) > 3",
+        # A node that dies, once, evicts many at a time: of those it is asked whether it came again.
+        f"sum by (cluster_queue, reason) (increase({_FAILED}[1h])) > 5 "
+        f"or sum by (cluster_queue, reason) (increase({_LOST}[1h])) > 5 "
+        f"and sum by (cluster_queue, reason) (increase({_LOST}[30m])) > 0 "
+        f"and sum by (cluster_queue, reason) (increase({_LOST}[30m] offset 30m)) > 0",
         "10m",
         "warning",
         "Gangs of {{ $labels.cluster_queue }} are evicted again and again: {{ $labels.reason }}",

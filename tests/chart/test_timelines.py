@@ -404,6 +404,11 @@ def _starts_fail(some: Installation) -> None:
             at, pause = at + pause + 300, min(3600.0, 2 * pause)
 
 
+def _waves(some: Installation, every: float, reason: str, cause: str = "") -> None:
+    """Eight gangs at a time: they were admitted together."""
+    some.each(every, lambda: [some.evict(reason, cause) for _ in range(8)], 10 * MINUTE)
+
+
 def _slow(some: Installation) -> None:
     some.each(10, lambda: some.decide(1.5), 600)
 
@@ -465,6 +470,12 @@ FAULTS: dict[str, tuple[Callable[[Installation], Any], set[str], float]] = {
     ),
     "nodes are gone": (_set(capacity=20), {"MusterQuotaAboveCapacity"}, 45),
     "gangs do not start": (_starts_fail, {"MusterEvictionsRepeat"}, 60),
+    "gangs that fail in step": (
+        lambda some: _waves(some, 31 * MINUTE, "PodsReadyTimeout", "WaitForStart"),
+        {"MusterEvictionsRepeat"},
+        60,
+    ),
+    "a rack comes and goes": (lambda some: _waves(some, 20 * MINUTE, "NodeFailures"), {"MusterEvictionsRepeat"}, 60),
     "a right is gone": (_refused, {"MusterForbidden", "MusterWritesFail"}, 30),
     "writes of one job fail": (
         _each(60, lambda some: some.leader.failure(None, ValueError())),
@@ -506,6 +517,6 @@ def test_the_first_evictions_are_seen(reason: str, cause: str) -> None:
     """Their series was there before, at 0: else Prometheus would know of no increase."""
     some = Installation()
     some.cluster.admitted = {"team-a": 3}
-    for minute in (10, 13, 16, 19):
+    for minute in (10, 20, 30):
         some.at(minute * MINUTE, lambda: [some.evict(reason, cause) for _ in range(2)])
-    assert {one.name for one in some.run(40 * MINUTE)} == {"MusterEvictionsRepeat"}
+    assert {one.name for one in some.run(55 * MINUTE)} == {"MusterEvictionsRepeat"}
