@@ -72,17 +72,23 @@ ALERTS: tuple[Alert, ...] = (
         f"count(({_ENDS} or time() - last_over_time({_BEGAN}[10m]) < 600) "
         "and on (job, instance) last_over_time(muster_build_info[10m]) "
         "or avg_over_time(up[10m]) < 0.5 and on (job, instance) up "
-        "and on (job, namespace, service) muster_build_info) > 0",
+        "and on (job, namespace, service) muster_build_info "
+        # A pod whose node is gone stays a target until its Node is deleted, and another was made in its place.
+        "unless on (job, namespace, service) sum by (job, namespace, service) (up) > 1) > 0",
         "30m",
         "critical",
         "A replica of Muster ends again and again, or is not reached",
         "For half an hour some replica was always less than ten minutes old, or had begun anew more than three times "
-        "in two hours, or was mostly not reached by Prometheus, as one that ends at once. kubectl -n @NAMESPACE@ "
+        "in two hours, or was mostly not reached by Prometheus, as one that ends at once, while only one other was. "
+        "kubectl -n @NAMESPACE@ "
         "describe pods -l app.kubernetes.io/component=controller says why, under Last State and in its Events. "
         "OOMKilled: raise "
         "resources.limits.memory of the chart (some 160 MB, and 7 KB for each job with one pod, finished jobs "
         f"too: ttlSecondsAfterFinished deletes jobs). Liveness probe failed: give it more CPU. Error: {_LOGS} "
-        "--previous has the reason in its last lines. Nothing is lost or given away twice by restarts, and gangs "
+        "--previous has the reason in its last lines. If all pods are READY, and none began anew, Prometheus cannot "
+        "scrape one of them: its page of targets says why. See whether networkPolicy.metricsFrom of the chart lets it "
+        "in, and whether the pod's node is reached from where Prometheus runs (kubectl -n @NAMESPACE@ get pods -o "
+        "wide). Nothing is lost or given away twice by restarts, and gangs "
         "that run go on; but each new leader first reads all lists, and others wait.",
     ),
     Alert(

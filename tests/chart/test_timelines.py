@@ -290,6 +290,14 @@ def unreached(some: Installation, *pods: str, at: float, lasts: float) -> None:
     some.at(at + lasts, lambda: reach(True))
 
 
+def its_node_is_gone(some: Installation) -> None:
+    """Nobody deletes the Node: the pod ends for ever, and stays a target; another is made in its place."""
+    busy_without_decisions(some)
+    unreached(some, "0", at=10 * MINUTE, lasts=24 * HOUR)
+    some.hand_over(10 * MINUTE + 5, "1", 25)
+    some.at(15 * MINUTE, lambda: some.start("2"))
+
+
 def two_rollouts(some: Installation) -> None:
     busy_without_decisions(some)
     rollout(some, 20 * MINUTE, ("0", "1"), ("2", "3"))
@@ -350,6 +358,7 @@ ORDINARY: dict[str, Callable[[Installation], Any]] = {
     "a queue is deleted": a_queue_goes,
     "what took too long ends": a_check_answers_at_last,
     "a node dies": node_dies,
+    "the node under a replica is gone": its_node_is_gone,
     "two minutes without the API server": lambda some: outage(some, 20 * MINUTE, 120),
 }
 
@@ -437,6 +446,11 @@ FAULTS: dict[str, tuple[Callable[[Installation], Any], set[str], float]] = {
     "two lead": (_now(_both_lead), {"MusterNotLeading"}, 15),
     "one ends after 90 seconds": (lambda some: crash_loop(some, "1", 90), {"MusterRestarts"}, 45),
     "one ends after 2 seconds": (lambda some: crash_loop(some, "1", 2), {"MusterRestarts"}, 45),
+    "one is not reached": (
+        lambda some: unreached(some, "1", at=10 * MINUTE, lasts=24 * HOUR),
+        {"MusterRestarts"},
+        60,
+    ),
     "one ends after 8 minutes": (lambda some: crash_loop(some, "1", 480), {"MusterRestarts"}, 45),
     "one ends after 20 minutes": (lambda some: crash_loop(some, "1", 1200), {"MusterRestarts"}, 105),
     "the only one ends after 8 minutes": (
