@@ -42,7 +42,8 @@ def _waiting(mine: str = "", over: str = "{0}") -> str:
 _INACTIVE = 'muster_cluster_queue_inactive{reason!~"Stopped|Terminating"}'
 _BEGAN = "process_start_time_seconds"
 _ENDS = f"changes({_BEGAN}[2h]) > 3 and changes({_BEGAN}[30m]) > 0"
-_EVICTED = 'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|NodeFailures|AdmissionCheck"}'
+_FAILED = 'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|AdmissionCheck"}'
+_LOST = 'muster_evicted_workloads_total{reason="NodeFailures"}'
 _LOGS = "kubectl -n @NAMESPACE@ logs -l app.kubernetes.io/component=controller --tail=-1 --prefix --ignore-errors"
 """Of all replicas; one of which has none keeps back none of the others'."""
 _WHO = "`muster jobs -A --cluster-queue {{ $labels.cluster_queue }}`"
@@ -71,17 +72,23 @@ ALERTS: tuple[Alert, ...] = (
         f"count(({_ENDS} or time() - last_over_time({_BEGAN}[10m]) < 600) "
         "and on (job, instance) last_over_time(muster_build_info[10m]) "
         "or avg_over_time(up[10m]) < 0.5 and on (job, instance) up "
-        "and on (job, namespace, service) muster_build_info) > 0",
+        "and on (job, namespace, service) muster_build_info "
+        # A pod whose node is gone stays a target until its Node is deleted, and another was made in its place.
+        "unless on (job, namespace, service) sum by (job, namespace, service) (up) > 1) > 0",
         "30m",
         "critical",
         "A replica of Muster ends again and again, or is not reached",
         "For half an hour some replica was always less than ten minutes old, or had begun anew more than three times "
-        "in two hours, or was mostly not reached by Prometheus, as one that ends at once. kubectl -n @NAMESPACE@ "
+        "in two hours, or was mostly not reached by Prometheus, as one that ends at once, while only one other was. "
+        "kubectl -n @NAMESPACE@ "
         "describe pods -l app.kubernetes.io/component=controller says why, under Last State and in its Events. "
         "OOMKilled: raise "
         "resources.limits.memory of the chart (some 160 MB, and 7 KB for each job with one pod, finished jobs "
         f"too: ttlSecondsAfterFinished deletes jobs). Liveness probe failed: give it more CPU. Error: {_LOGS} "
-        "--previous has the reason in its last lines. Nothing is lost or given away twice by restarts, and gangs "
+        "--previous has the reason in its last lines. If all pods are READY, and none began anew, Prometheus cannot "
+        "scrape one of them: its page of targets says why. See whether networkPolicy.metricsFrom of the chart lets it "
+        "in, and whether the pod's node is reached from where Prometheus runs (kubectl -n @NAMESPACE@ get pods -o "
+        "wide). Nothing is lost or given away twice by restarts, and gangs "
         "that run go on; but each new leader first reads all lists, and others wait.",
     ),
     Alert(
@@ -243,8 +250,11 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterEvictionsRepeat",
-        f"sum by (cluster_queue, reason) (increase({_EVICTED}[1h])) > 5 "
-        f"and sum by (cluster_queue, reason) (changes({_EVICTED}[1h])) > 3",
+        # A node that dies, once, evicts many at a time: of those it is asked whether it came again.
+        f"sum by (cluster_queue, reason) (increase({_FAILED}[1h])) > 5 "
+        f"or sum by (cluster_queue, reason) (increase({_LOST}[1h])) > 5 "
+        f"and sum by (cluster_queue, reason) (increase({_LOST}[30m])) > 0 "
+        f"and sum by (cluster_queue, reason) (increase({_LOST}[30m] offset 30m)) > 0",
         "10m",
         "warning",
         "Gangs of {{ $labels.cluster_queue }} are evicted again and again: {{ $labels.reason }}",

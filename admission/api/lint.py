@@ -1065,10 +1065,12 @@ class _Fleet:
     def _where_both(self, elastic: str, other: str) -> str:
         """Where pods of both flavors go, in words; as far as anybody says which nodes there are."""
         specs = {name: self.specs["ResourceFlavor"]["", name] for name in (elastic, other)}
-        borne = [[*(spec.get("nodeTaints") or ()), *(spec.get("tolerations") or ())] for spec in specs.values()]
+        borne = {
+            name: [*(spec.get("nodeTaints") or ()), *(spec.get("tolerations") or ())] for name, spec in specs.items()
+        }
 
         def known(taint: Json) -> bool:
-            return all(any(_covers(entry, taint) for entry in entries) for entries in borne)
+            return all(any(_covers(entry, taint) for entry in entries) for entries in borne.values())
 
         if self.nodes:
             keys = {node.key[1] for node in self._nodes_of(specs[elastic])}
@@ -1079,7 +1081,10 @@ class _Fleet:
         if not (first <= second or second <= first):
             return ""
         narrow, wide = (other, elastic) if first <= second else (elastic, other)
-        if not all(map(known, specs[narrow].get("nodeTaints") or ())):
+        tolerated = specs[narrow].get("tolerations") or ()  # its nodes may have such taints
+        if not all(map(known, specs[narrow].get("nodeTaints") or ())) or not all(
+            any(_covers_all(entry, one) for entry in borne[wide]) for one in tolerated
+        ):
             return ""
         return f"every node of flavor {narrow} is of flavor {wide}, too, by its labels"
 
@@ -1463,6 +1468,12 @@ def _covers(entry: Json, taint: Json) -> bool:
     if entry.get("key") and entry.get("key") != taint.get("key"):
         return False
     return entry.get("operator") == "Exists" or (entry.get("value") or "") == (taint.get("value") or "")
+
+
+def _covers_all(entry: Json, toleration: Json) -> bool:
+    """Does a toleration, or a nodeTaint of the flavor, speak of all taints of which this toleration does."""
+    any_value = toleration.get("operator") == "Exists" and entry.get("operator") != "Exists"
+    return _covers(entry, toleration) and not any_value
 
 
 def _selects(selector: Json, labels: Mapping[str, str]) -> bool:

@@ -46,6 +46,9 @@ def cohort(name: str, *given: tuple[str, dict[str, object]], more: tuple[str, ..
     return body + (quotas(*given) if given else "" if more else "  {}\n")
 
 
+TOLERATES_GPU = "tolerations: [{key: gpu, operator: Exists}]"
+
+
 def flavor(name: str, *lines: str, mark: str = "") -> str:
     return head("ResourceFlavor", name, mark=mark) + ("".join(f"  {line}\n" for line in lines) or "  {}\n")
 
@@ -252,6 +255,21 @@ ROWS: dict[str, str] = {
     + flavor("any", "nodeLabels: {}")
     + node("n1", 8, taint="gpu")
     + node("n2", 8, label="none"),
+    "a flavor whose tolerations tell of a taint that the other does not know, and no nodes": queue(
+        "a", ("any", {"nominalQuota": 16}), ("h100", {"nominalQuota": 8})
+    )
+    + flavor("h100", "nodeLabels: {gpu: 'yes', gpu-type: h100}", "elastic: true", TOLERATES_GPU)
+    + flavor("any", "nodeLabels: {gpu: 'yes'}"),
+    "a flavor whose tolerations are of values of which the elastic one does not know, and no nodes": queue(
+        "a", ("any", {"nominalQuota": 16}), ("h100", {"nominalQuota": 8})
+    )
+    + flavor("h100", "nodeLabels: {gpu-type: h100}", TOLERATES_GPU)
+    + flavor("any", "nodeLabels: {}", "elastic: true", "tolerations: [{key: gpu}]"),
+    "a flavor whose tolerations the elastic one has as well, and no nodes": queue(
+        "a", ("any", {"nominalQuota": 16}), ("h100", {"nominalQuota": 8})
+    )
+    + flavor("h100", "nodeLabels: {gpu-type: h100}", TOLERATES_GPU)
+    + flavor("any", "nodeLabels: {} # <- flavors-overlap", "elastic: true", TOLERATES_GPU),
     "nodes that Karpenter makes, of a flavor that counts on them": queue(
         "a", ("h100", {"nominalQuota": 8}), ("h200", {"nominalQuota": 8})
     )

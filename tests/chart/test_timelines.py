@@ -290,6 +290,14 @@ def unreached(some: Installation, *pods: str, at: float, lasts: float) -> None:
     some.at(at + lasts, lambda: reach(True))
 
 
+def its_node_is_gone(some: Installation) -> None:
+    """Nobody deletes the Node: the pod ends for ever, and stays a target; another is made in its place."""
+    busy_without_decisions(some)
+    unreached(some, "0", at=10 * MINUTE, lasts=24 * HOUR)
+    some.hand_over(10 * MINUTE + 5, "1", 25)
+    some.at(15 * MINUTE, lambda: some.start("2"))
+
+
 def two_rollouts(some: Installation) -> None:
     busy_without_decisions(some)
     rollout(some, 20 * MINUTE, ("0", "1"), ("2", "3"))
@@ -350,6 +358,7 @@ ORDINARY: dict[str, Callable[[Installation], Any]] = {
     "a queue is deleted": a_queue_goes,
     "what took too long ends": a_check_answers_at_last,
     "a node dies": node_dies,
+    "the node under a replica is gone": its_node_is_gone,
     "two minutes without the API server": lambda some: outage(some, 20 * MINUTE, 120),
 }
 
@@ -404,6 +413,11 @@ def _starts_fail(some: Installation) -> None:
             at, pause = at + pause + 300, min(3600.0, 2 * pause)
 
 
+def _waves(some: Installation, every: float, reason: str, cause: str = "") -> None:
+    """Eight gangs at a time: they were admitted together."""
+    some.each(every, lambda: [some.evict(reason, cause) for _ in range(8)], 10 * MINUTE)
+
+
 def _slow(some: Installation) -> None:
     some.each(10, lambda: some.decide(1.5), 600)
 
@@ -432,6 +446,11 @@ FAULTS: dict[str, tuple[Callable[[Installation], Any], set[str], float]] = {
     "two lead": (_now(_both_lead), {"MusterNotLeading"}, 15),
     "one ends after 90 seconds": (lambda some: crash_loop(some, "1", 90), {"MusterRestarts"}, 45),
     "one ends after 2 seconds": (lambda some: crash_loop(some, "1", 2), {"MusterRestarts"}, 45),
+    "one is not reached": (
+        lambda some: unreached(some, "1", at=10 * MINUTE, lasts=24 * HOUR),
+        {"MusterRestarts"},
+        60,
+    ),
     "one ends after 8 minutes": (lambda some: crash_loop(some, "1", 480), {"MusterRestarts"}, 45),
     "one ends after 20 minutes": (lambda some: crash_loop(some, "1", 1200), {"MusterRestarts"}, 105),
     "the only one ends after 8 minutes": (
@@ -465,6 +484,12 @@ FAULTS: dict[str, tuple[Callable[[Installation], Any], set[str], float]] = {
     ),
     "nodes are gone": (_set(capacity=20), {"MusterQuotaAboveCapacity"}, 45),
     "gangs do not start": (_starts_fail, {"MusterEvictionsRepeat"}, 60),
+    "gangs that fail in step": (
+        lambda some: _waves(some, 31 * MINUTE, "PodsReadyTimeout", "WaitForStart"),
+        {"MusterEvictionsRepeat"},
+        60,
+    ),
+    "a rack comes and goes": (lambda some: _waves(some, 20 * MINUTE, "NodeFailures"), {"MusterEvictionsRepeat"}, 60),
     "a right is gone": (_refused, {"MusterForbidden", "MusterWritesFail"}, 30),
     "writes of one job fail": (
         _each(60, lambda some: some.leader.failure(None, ValueError())),
@@ -506,6 +531,6 @@ def test_the_first_evictions_are_seen(reason: str, cause: str) -> None:
     """Their series was there before, at 0: else Prometheus would know of no increase."""
     some = Installation()
     some.cluster.admitted = {"team-a": 3}
-    for minute in (10, 13, 16, 19):
+    for minute in (10, 20, 30):
         some.at(minute * MINUTE, lambda: [some.evict(reason, cause) for _ in range(2)])
-    assert {one.name for one in some.run(40 * MINUTE)} == {"MusterEvictionsRepeat"}
+    assert {one.name for one in some.run(55 * MINUTE)} == {"MusterEvictionsRepeat"}

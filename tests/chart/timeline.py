@@ -126,18 +126,19 @@ class _At:
         return select(node, found)
 
     def over(self, function: str, node: Any) -> Vector:
-        lasts = node.range.total_seconds()
+        lasts, offset = node.range.total_seconds(), node.vector_selector.offset
+        end = self.now - (offset.total_seconds() if offset else 0.0)
         some: dict[Series, list[tuple[float, float]]] = {}
         for series, (times, values) in self.samples.get(node.vector_selector.name, {}).items():
-            begin = bisect_right(times, self.now - lasts)
-            points = [(times[i], value) for i in range(begin, len(times)) if (value := values[i]) is not None]
+            within = range(bisect_right(times, end - lasts), bisect_right(times, end))
+            points = [(times[i], value) for i in within if (value := values[i]) is not None]
             if points:
                 some[series] = points
         chosen = select(node.vector_selector, {series: float(i) for i, series in enumerate(some)})
         ordered = list(some.values())
         out: Vector = {}
         for labels, i in chosen.items():
-            value = _over(function, ordered[int(i)], self.now - lasts, self.now)
+            value = _over(function, ordered[int(i)], end - lasts, end)
             if value is not None:
                 out[labels] = value
         return out
