@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from admission.controller.rival import Others, Rival, RivalLeads
 from admission.kube.client import Forbidden, NotFound, Page, Unavailable
+from tests.chart.runbooks import quoted
 from tests.kube.virtual import virtually
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -124,6 +125,28 @@ def test_who_may_not_look_says_so_once() -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(rival.watch(), 600)
         assert [line["event"] for line in logs] == ["may not see whether Kueue leads, and goes on"]
+
+    virtually(main)
+
+
+@pytest.mark.parametrize("who", ["Kueue", "another Muster"])
+def test_who_waits_for_another_controller_says_what_the_alert_that_nobody_leads_quotes(who: str) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def may_lead(namespace: str) -> bool:
+            return True
+
+        rival = (
+            Rival(Told(lease), "kueue-system", "lease", clock=loop.time)
+            if who == "Kueue"
+            else Others(Leases({"default": lease}), "home", "muster-controller", may_lead, clock=loop.time)
+        )
+        with capture_logs() as logs, pytest.raises(TimeoutError):
+            await asyncio.wait_for(rival.gone(), 600)
+        (said,) = [line["event"] for line in logs if line["log_level"] == "warning"]
+        assert [words for words in quoted("MusterNotLeading") if said.startswith(words)]
+        assert who in said
 
     virtually(main)
 
