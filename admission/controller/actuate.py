@@ -33,7 +33,7 @@ from admission.controller.lifecycle import DEACTIVATED, Settings, Step, backoff_
 from admission.controller.resources import PODS, of_jobs, ours
 from admission.controller.statuses import Statuses
 from admission.controller.unready import JOBS_REFUSED, PODS_REFUSED, said_of
-from admission.controller.world import NEVER, PodView, WorkloadSeen, World
+from admission.controller.world import PodView, WorkloadSeen, World
 from admission.engine.model import (
     Admission,
     Admit,
@@ -914,9 +914,7 @@ class Actuator:
     def _tries(self, seen: WorkloadSeen) -> int:
         """How often a gang failed to get ready, as it counts for its backoff. Who has run whole for long since begins
         anew: it would else wait longest for the one pod that it lost in weeks."""
-        ready_ms = self._settings.pods_ready_ms
-        starts_ms = NEVER if ready_ms is None else ready_ms + lifecycle.STANDSTILL_MS
-        ran_ms = self._world.ran_whole_ms(seen, self._now(), starts_ms)
+        ran_ms = self._world.ran_whole_ms(seen, self._now())
         ran_well = ran_ms >= max(RAN_WELL_MS, self._settings.backoff_max_ms)
         return 0 if ran_well and not self._settings.as_kueue else seen.view.requeue_count
 

@@ -303,9 +303,9 @@ class World:
         """Job that runs with fewer pods than are due -> since when that is seen."""
         self._refusals: dict[JobKey, Refusal] = {}
         """Such a job -> what was found when it was looked up what refuses its pods."""
-        self._whole: dict[JobKey, tuple[tuple[str, int], int | None, int]] = {}
-        """Job that runs -> ((uid of the Workload, time) of its admission, since when all of its pods were ready in it
-        (None: they were not yet), when it was first looked at in it)."""
+        self._whole: dict[JobKey, tuple[tuple[str, int], int | None]] = {}
+        """Job that runs -> ((uid of the Workload, time) of its admission, since when all of its pods were ready in it;
+        None: they were not yet)."""
         self._behind: dict[JobKey, int] = {}
         """Job -> since when they are no more."""
         self._unplaced: dict[JobKey, tuple[tuple[str, int], dict[str, int]]] = {}
@@ -1412,18 +1412,12 @@ class World:
         key = self._job_by_uid.get(workload.view.value.job_uid)
         return key is not None and self._whole_since(key, workload) is not None
 
-    def ran_whole_ms(self, workload: WorkloadSeen, now: int, starts_ms: int = NEVER) -> int:
-        """From when all pods of a gang were ready, in the admission that it holds, to when they were not, in ms. Who
-        was so at the first look, or ran by then for longer than any may take to start (`starts_ms`), has been since its
-        admission: a controller may have begun later."""
-        key, value = self._job_by_uid.get(workload.view.value.job_uid), workload.view.value
-        if key is None or (held := self._whole.get(key)) is None or held[0] != (workload.uid, value.admitted_at):
-            return 0
-        _, since, looked_at = held
-        until = looked_at if since is None else self._behind.get(key, now)
-        if looked_at - value.admitted_at >= starts_ms:
-            since = value.admitted_at
-        return 0 if since is None else until - since
+    def ran_whole_ms(self, workload: WorkloadSeen, now: int) -> int:
+        """From when all pods of a gang were seen ready, in the admission that it holds, to when they were no more. Who
+        was so at the first look has been since its admission: a controller may have begun later."""
+        key = self._job_by_uid.get(workload.view.value.job_uid)
+        since = None if key is None else self._whole_since(key, workload)
+        return 0 if key is None or since is None else self._behind.get(key, now) - since
 
     def _whole_since(self, key: JobKey, workload: WorkloadSeen) -> int | None:
         held = self._whole.get(key)
@@ -1520,12 +1514,11 @@ class World:
         key = job.key
         admission = (workload.uid, workload.view.value.admitted_at)
         whole = ready + job.succeeded >= job.pods_at_once or (job.kind != JOBSET.kind and ready >= job.pods_expected)
-        since, held = self._whole_since(key, workload), self._whole.get(key)
-        looked_at = held[2] if held is not None and held[0] == admission else None
+        since = self._whole_since(key, workload)
         if self._runs(job, workload) and whole:
             if since is None:
-                since = admission[1] if looked_at is None else now
-                self._whole[key] = admission, since, now if looked_at is None else looked_at
+                known = key in self._whole and self._whole[key][0] == admission
+                self._whole[key] = admission, now if known else workload.view.value.admitted_at
             self._readiness(workload.key, "")
         elif self._runs(job, workload) and since is not None:
             self._readiness(workload.key, "recovering")
@@ -1533,7 +1526,7 @@ class World:
         else:
             self._whole.pop(key, None)
             if self._runs(job, workload):
-                self._whole[key] = admission, None, now if looked_at is None else looked_at
+                self._whole[key] = admission, None
             self._readiness(workload.key, "starting")
         self._behind.pop(key, None)
         return None

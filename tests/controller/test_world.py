@@ -1891,17 +1891,6 @@ def test_a_gang_ran_whole_from_when_all_of_its_pods_were_ready_until_one_was_not
     assert ran_ms(900, ready=True, admitted_at=750) == 155, "another led meanwhile"
 
 
-def test_who_runs_for_longer_than_any_may_start_for_was_whole_before_this_controller_looked() -> None:
-    for starts_ms, ran in ((90, (90, 90, 295)), (91, (0, 0, 5))):
-        world = Setting().world
-        world.job_seen(replace(JOB, suspended=False, pods_expected=1, pods_at_once=1))
-        world.workload_seen(seen(replace(HOLDS, admitted_at=10)))
-        for (now, ready), ms in zip(((100, False), (200, False), (300, True)), ran, strict=True):
-            world.pod_seen(pod("a", ready=ready))
-            world.sight(KEY, now)
-            assert world.ran_whole_ms(world.workloads["ns", "w"], now + 5, starts_ms) == ms
-
-
 @pytest.mark.parametrize(
     ("local", "of_queue", "wanted"),
     [
