@@ -42,8 +42,7 @@ def _waiting(mine: str = "", over: str = "{0}") -> str:
 _INACTIVE = 'muster_cluster_queue_inactive{reason!~"Stopped|Terminating"}'
 _BEGAN = "process_start_time_seconds"
 _ENDS = f"changes({_BEGAN}[2h]) > 3 and changes({_BEGAN}[30m]) > 0"
-_FAILED = 'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|AdmissionCheck"}'
-_LOST = 'muster_evicted_workloads_total{reason="NodeFailures"}'
+_EVICTED = 'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|AdmissionCheck|NodeFailures"}'
 _LOGS = "kubectl -n @NAMESPACE@ logs -l app.kubernetes.io/component=controller --tail=-1 --prefix --ignore-errors"
 """Of all replicas; one of which has none keeps back none of the others'."""
 _WHO = "`muster jobs -A --cluster-queue {{ $labels.cluster_queue }}`"
@@ -74,12 +73,13 @@ ALERTS: tuple[Alert, ...] = (
         "or avg_over_time(up[10m]) < 0.5 and on (job, instance) up "
         "and on (job, namespace, service) muster_build_info "
         # A pod whose node is gone stays a target until its Node is deleted, and another was made in its place.
-        "unless on (job, namespace, service) sum by (job, namespace, service) (up) > 1) > 0",
+        "unless (avg_over_time(up[1d]) > 0.5 and on (job, namespace, service) "
+        "count by (job, namespace, service) (avg_over_time(up[10m]) > 0.5) > 1)) > 0",
         "30m",
         "critical",
         "A replica of Muster ends again and again, or is not reached",
         "For half an hour some replica was always less than ten minutes old, or had begun anew more than three times "
-        "in two hours, or was mostly not reached by Prometheus, as one that ends at once, while only one other was. "
+        "in two hours, or was mostly not reached by Prometheus, as one that ends at once. "
         "kubectl -n @NAMESPACE@ "
         "describe pods -l app.kubernetes.io/component=controller says why, under Last State and in its Events. "
         "OOMKilled: raise "
@@ -250,11 +250,10 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterEvictionsRepeat",
-        # A node that dies, once, evicts many at a time: of those it is asked whether it came again.
-        f"sum by (cluster_queue, reason) (increase({_FAILED}[1h])) > 5 "
-        f"or sum by (cluster_queue, reason) (increase({_LOST}[1h])) > 5 "
-        f"and sum by (cluster_queue, reason) (increase({_LOST}[30m])) > 0 "
-        f"and sum by (cluster_queue, reason) (increase({_LOST}[30m] offset 30m)) > 0",
+        # A node that dies, or a pool that has no stock, evicts many at a time, once: it is asked whether it came again.
+        f"sum by (cluster_queue, reason) (increase({_EVICTED}[1h])) > 5 "
+        f"and sum by (cluster_queue, reason) (increase({_EVICTED}[35m])) > 0 "
+        f"and sum by (cluster_queue, reason) (increase({_EVICTED}[35m] offset 35m)) > 0",
         "10m",
         "warning",
         "Gangs of {{ $labels.cluster_queue }} are evicted again and again: {{ $labels.reason }}",

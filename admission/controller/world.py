@@ -1369,8 +1369,8 @@ class World:
         gone = {uid: since for uid, since in before.items() if uid not in unplaced}
         inherited = min(gone.values(), default=NEVER)
         now = {uid: min(since, before.get(uid, inherited)) for uid, since in unplaced.items()}
-        if unplaced.keys() <= before.keys() and placed + len(unplaced) < job.pods_expected:
-            now |= gone
+        if placed + len(unplaced) < job.pods_expected:
+            now |= gone  # the others that come in their place have that time, too
         if now:
             self._unplaced[job.key] = admission, now
         return min((now[uid] for uid in unplaced), default=None)
@@ -1413,7 +1413,7 @@ class World:
         return key is not None and self._whole_since(key, workload) is not None
 
     def ran_whole_ms(self, workload: WorkloadSeen, now: int) -> int:
-        """From when all pods of a gang were seen ready, in the admission that it holds, to when they were no more. Who
+        """For how long all pods of a gang were seen ready, in the admission that it holds, until they were no more. Who
         was so at the first look has been since its admission: a controller may have begun later."""
         key = self._job_by_uid.get(workload.view.value.job_uid)
         since = None if key is None else self._whole_since(key, workload)
@@ -1519,6 +1519,8 @@ class World:
             if since is None:
                 known = key in self._whole and self._whole[key][0] == admission
                 self._whole[key] = admission, now if known else workload.view.value.admitted_at
+            elif key in self._behind:
+                self._whole[key] = admission, since + now - self._behind[key]
             self._readiness(workload.key, "")
         elif self._runs(job, workload) and since is not None:
             self._readiness(workload.key, "recovering")

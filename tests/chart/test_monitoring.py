@@ -338,7 +338,7 @@ def test_the_commands_of_runbooks_are_understood() -> None:
     assert len(asked) > 5
     for line in asked:
         name, *arguments = line.split()
-        with click.Context(cli) as context:
+        with click.Context(cli, **cli.context_settings) as context:  # commands remember their help option
             command = cli.get_command(context, name)
             assert command is not None, line
             command.make_context(name, arguments, context)  # raises where it is not understood

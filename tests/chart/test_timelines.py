@@ -279,6 +279,12 @@ def node_dies(some: Installation) -> None:
     some.at(20 * MINUTE, goes)
 
 
+def pool_without_stock(some: Installation) -> None:
+    """Eight gangs lost their nodes at once, and no others came in time."""
+    busy(some)
+    some.at(25 * MINUTE, lambda: [some.evict("PodsReadyTimeout", "WaitForStart") for _ in range(8)])
+
+
 def unreached(some: Installation, *pods: str, at: float, lasts: float) -> None:
     def reach(reached: bool) -> None:
         for pod in pods:
@@ -293,9 +299,9 @@ def unreached(some: Installation, *pods: str, at: float, lasts: float) -> None:
 def its_node_is_gone(some: Installation) -> None:
     """Nobody deletes the Node: the pod ends for ever, and stays a target; another is made in its place."""
     busy_without_decisions(some)
-    unreached(some, "0", at=10 * MINUTE, lasts=24 * HOUR)
-    some.hand_over(10 * MINUTE + 5, "1", 25)
-    some.at(15 * MINUTE, lambda: some.start("2"))
+    unreached(some, "0", at=40 * MINUTE, lasts=24 * HOUR)
+    some.hand_over(40 * MINUTE + 5, "1", 25)
+    some.at(45 * MINUTE, lambda: some.start("2"))
 
 
 def two_rollouts(some: Installation) -> None:
@@ -358,6 +364,7 @@ ORDINARY: dict[str, Callable[[Installation], Any]] = {
     "a queue is deleted": a_queue_goes,
     "what took too long ends": a_check_answers_at_last,
     "a node dies": node_dies,
+    "a pool has no stock, once": pool_without_stock,
     "the node under a replica is gone": its_node_is_gone,
     "two minutes without the API server": lambda some: outage(some, 20 * MINUTE, 120),
 }
@@ -451,6 +458,16 @@ FAULTS: dict[str, tuple[Callable[[Installation], Any], set[str], float]] = {
         {"MusterRestarts"},
         60,
     ),
+    "a rollout that cannot go on": (
+        lambda some: (some.at(10 * MINUTE, lambda: some.start("2")), crash_loop(some, "2", 3)),
+        {"MusterRestarts"},
+        60,
+    ),
+    "one of three ends at once": (
+        lambda some: (some.start("2"), crash_loop(some, "2", 3)),
+        {"MusterRestarts"},
+        60,
+    ),
     "one ends after 8 minutes": (lambda some: crash_loop(some, "1", 480), {"MusterRestarts"}, 45),
     "one ends after 20 minutes": (lambda some: crash_loop(some, "1", 1200), {"MusterRestarts"}, 105),
     "the only one ends after 8 minutes": (
@@ -533,4 +550,4 @@ def test_the_first_evictions_are_seen(reason: str, cause: str) -> None:
     some.cluster.admitted = {"team-a": 3}
     for minute in (10, 20, 30):
         some.at(minute * MINUTE, lambda: [some.evict(reason, cause) for _ in range(2)])
-    assert {one.name for one in some.run(55 * MINUTE)} == {"MusterEvictionsRepeat"}
+    assert {one.name for one in some.run(65 * MINUTE)} == {"MusterEvictionsRepeat"}

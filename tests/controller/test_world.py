@@ -1786,6 +1786,19 @@ def test_who_makes_all_pods_anew_for_one_that_failed_has_waited_for_nodes_all_al
     world.workload_seen(seen(replace(HOLDS, admission=GIVEN, admitted=True, admitted_at=60)))
     assert since(70, placed, pod("f", ready=False, node="", unschedulable_since=65)) == 65, "it began anew itself"
 
+    world.job_seen(replace(JOB, pods_expected=3, pods_at_once=3))
+    world.workload_seen(seen(replace(HOLDS, admission=GIVEN, admitted=True, admitted_at=80)))
+
+    def lacks(name: str, at: int) -> PodView:
+        return pod(name, uid=name, ready=False, node="", unschedulable_since=at)
+
+    first = [pod(name, uid=name, ready=False) for name in ("g1", "g2")]
+    assert since(85, *first, lacks("g3", 84)) == 84
+    assert since(100) is None, "all are made anew"
+    assert since(105, lacks("h1", 102)) == 84
+    assert since(106, lacks("h1", 102), lacks("h2", 103)) == 84, "not all at one look"
+    assert since(107, *(pod(name, uid=name, ready=False) for name in ("h1", "h2")), lacks("h3", 104)) == 84
+
 
 def test_the_time_without_a_node_is_the_pods_own_while_nodes_come_for_the_others() -> None:
     """Who loses single nodes one after another is not stopped while each pod gets another in its time."""
@@ -1883,6 +1896,8 @@ def test_a_gang_ran_whole_from_when_all_of_its_pods_were_ready_until_one_was_not
     assert ran_ms(100, ready=True, admitted_at=10) == 95, "a controller that has just begun"
     assert ran_ms(200, ready=True, admitted_at=10) == 195
     assert [ran_ms(now, ready=False, admitted_at=10) for now in (300, 400)] == [290, 290]
+    assert ran_ms(420, ready=True, admitted_at=10) == 295, "but for 120 ms"
+    assert ran_ms(430, ready=False, admitted_at=10) == 300
     assert ran_ms(500, ready=False, admitted_at=450) == 0
     assert ran_ms(600, ready=True, admitted_at=450) == 5, "it was starting for longer"
     assert ran_ms(700, ready=True, admitted_at=450) == 105
