@@ -352,6 +352,18 @@ class Tas:
             mask[tree.starts[depth][domain] : tree.ends[depth][domain]] = True
             return mask
 
+        def sums(depth: int, stand: Iterable[tuple[int, int]]) -> dict[int, int]:
+            there: dict[int, int] = {}
+            for at, pods in stand:
+                domain = around(at, depth)
+                there[domain] = there.get(domain, 0) + pods
+            return there
+
+        def tears(depth: int, home: int, wider: Iterable[tuple[str, int]]) -> bool:
+            """Whether lost pods that come back there leave more of a wider layer torn than its last, short slice."""
+            stand = [*standing, (int(tree.starts[depth][home]), count)]
+            return any(sum(pods % n > 0 for pods in sums(levels.index(key), stand).values()) > 1 for key, n in wider)
+
         standing = [
             (at, domain.count) for domain in kept if (at := self._leaf_at(leaves, levels, domain.values)) is not None
         ]
@@ -362,9 +374,7 @@ class Tas:
             layers = [(key, n) for key, n in layers if key in levels and n > 0]
             for i, (level, broken) in reversed(list(enumerate(layers))):
                 depth = levels.index(level)
-                there: dict[int, int] = {}
-                for at, pods in standing:
-                    there[around(at, depth)] = there.get(around(at, depth), 0) + pods
+                there = sums(depth, standing)
                 torn = [domain for domain, pods in sorted(there.items()) if pods % broken]
                 if count % broken == 0 and len(torn) <= 1:
                     continue  # whole slices are lost; what is torn is the last, short one
@@ -372,6 +382,7 @@ class Tas:
                 homes = [domain for domain in torn if (there[domain] + count) % broken == 0]
                 if len(torn) == 1:
                     homes = torn
+                homes = [domain for domain in homes if not tears(depth, domain, layers[:i])]
                 if homes and len(torn) <= 2:
                     asked = replace(asked, slices=tuple(layers[i + 1 :]), slice_required="", slice_size=0)
                     pod_set = replace(request.pod_set, topology=asked)

@@ -800,19 +800,25 @@ def test_a_gang_whose_last_slice_is_short_loses_a_node_by_kueues_rules(
 
 THREES_IN_A_RACK = {"required": "rack", "slice_required": HOST, "slice_size": 3}
 RACK_OF_FOUR = {"slice_required": "rack", "slice_size": 4}
+FOURS_IN_EIGHTS = {"slices": (("block", 8), ("rack", 4))}
 
 
 @pytest.mark.parametrize(
     ("asked", "stood", "lost", "rooms", "wanted"),
     [
         pytest.param(
-            THREES_IN_A_RACK, {"r-0": 3, "r-1": 2}, ["r-1"], {"r": [3, 3], "s": [3, 3]}, None, id="out of its rack"
+            THREES_IN_A_RACK,
+            {"r-0": 3, "r-1": 2},
+            ["r-1"],
+            {"b": {"r": [3, 3], "s": [3, 3]}},
+            None,
+            id="out of its rack",
         ),
         pytest.param(
             THREES_IN_A_RACK,
             {"s-0": 3, "s-1": 2},
             ["s-1"],
-            {"r": [3, 3], "s": [3, 3, 3]},
+            {"b": {"r": [3, 3], "s": [3, 3, 3]}},
             {"s-0": 3, "s-2": 2},
             id="in its rack",
         ),
@@ -820,7 +826,7 @@ RACK_OF_FOUR = {"slice_required": "rack", "slice_size": 4}
             {"slices": (("rack", 4), (HOST, 2))},
             {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 1},
             ["s-1"],
-            {"r": [2, 2], "s": [2, 2, 2], "t": [2, 2]},
+            {"b": {"r": [2, 2], "s": [2, 2, 2], "t": [2, 2]}},
             {"r-0": 2, "r-1": 2, "s-0": 2, "s-2": 1},
             id="the inner short slice, beside the outer",
         ),
@@ -828,7 +834,7 @@ RACK_OF_FOUR = {"slice_required": "rack", "slice_size": 4}
             {"slices": (("rack", 4), (HOST, 2))},
             {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 1},
             ["s-1"],
-            {"r": [2, 2], "s": [3, 2, 2], "t": [2, 2]},
+            {"b": {"r": [2, 2], "s": [3, 2, 2], "t": [2, 2]}},
             {"r-0": 2, "r-1": 2, "s-0": 2, "s-2": 1},
             id="the inner short slice, not torn",
         ),
@@ -836,7 +842,7 @@ RACK_OF_FOUR = {"slice_required": "rack", "slice_size": 4}
             {"slices": (("rack", 4), (HOST, 2))},
             {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 1},
             ["s-0", "s-1"],
-            {"r": [2, 2], "s": [2, 2], "t": [2, 2]},
+            {"b": {"r": [2, 2], "s": [2, 2], "t": [2, 2]}},
             {"r-0": 2, "r-1": 2, "t-0": 2, "t-1": 1},
             id="the short slice of both layers",
         ),
@@ -844,7 +850,7 @@ RACK_OF_FOUR = {"slice_required": "rack", "slice_size": 4}
             RACK_OF_FOUR,
             {"r-0": 3, "r-1": 1, "s-0": 3, "s-1": 1},
             ["r-0", "s-0"],
-            {"r": [3, 1], "s": [3, 1], "t": [4], "u": [4]},
+            {"b": {"r": [3, 1], "s": [3, 1], "t": [4], "u": [4]}},
             None,
             id="parts of two slices",
         ),
@@ -852,7 +858,7 @@ RACK_OF_FOUR = {"slice_required": "rack", "slice_size": 4}
             RACK_OF_FOUR,
             {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 2},
             ["r-0", "s-0"],
-            {"r": [2, 2], "s": [2, 2], "t": [4]},
+            {"b": {"r": [2, 2], "s": [2, 2], "t": [4]}},
             None,
             id="parts of two slices, as many as a whole one",
         ),
@@ -860,7 +866,7 @@ RACK_OF_FOUR = {"slice_required": "rack", "slice_size": 4}
             RACK_OF_FOUR,
             {"r-0": 4, "s-0": 1, "s-1": 1},
             ["r-0"],
-            {"r": [4], "s": [1, 1], "t": [4]},
+            {"b": {"r": [4], "s": [1, 1], "t": [4]}},
             {"s-0": 1, "s-1": 1, "t-0": 4},
             id="a whole one beside the short one",
         ),
@@ -868,17 +874,33 @@ RACK_OF_FOUR = {"slice_required": "rack", "slice_size": 4}
             RACK_OF_FOUR,
             {"r-0": 3, "r-1": 1, "s-0": 3, "s-1": 1, "t-0": 2},
             ["r-0", "s-0"],
-            {"r": [3, 1], "s": [3, 1], "t": [8]},
+            {"b": {"r": [3, 1], "s": [3, 1], "t": [8]}},
             None,
             id="parts of two slices beside the short one",
         ),
         pytest.param(
-            {"slices": (("block", 8), ("rack", 4))},
+            FOURS_IN_EIGHTS,
             {"r-0": 3, "r-1": 1, "s-0": 3, "s-1": 1},
             ["r-0", "s-0"],
-            {"r": [3, 1], "s": [3, 1], "t": [8]},
+            {"b": {"r": [3, 1], "s": [3, 1], "t": [8]}},
             None,
             id="parts of two inner slices",
+        ),
+        pytest.param(
+            FOURS_IN_EIGHTS,
+            {"r-0": 2, "r-1": 2, "s-0": 4, "t-0": 4, "u-0": 4},
+            ["r-1", "t-0"],
+            {"a": {"r": [2, 2, 8], "s": [4]}, "b": {"t": [4], "u": [4]}},
+            None,
+            id="an inner slice whole, two outer ones torn",
+        ),
+        pytest.param(
+            FOURS_IN_EIGHTS,
+            {"r-0": 2, "r-1": 2, "s-0": 4, "t-0": 4, "u-0": 2},
+            ["r-1", "t-0"],
+            {"a": {"r": [2, 2, 8], "s": [4]}, "b": {"t": [4], "u": [2, 8]}},
+            {"r-0": 2, "s-0": 4, "u-0": 2, "u-1": 6},
+            id="beside the inner short slice, where the outer is whole",
         ),
     ],
 )
@@ -886,11 +908,11 @@ def test_where_pods_of_a_lost_node_may_not_be_by_kueues_rules_they_are_not_repla
     asked: dict[str, Any],
     stood: dict[str, int],
     lost: list[str],
-    rooms: dict[str, list[int]],
+    rooms: dict[str, dict[str, list[int]]],
     wanted: dict[str, int] | None,
 ) -> None:
     before, gang = admitted({"w": stood}), asks(sum(stood.values()), topology=TopologyRequest(**asked))
-    book = fabric({"b": rooms})
+    book = fabric(rooms)
     book.charge(("ns", "g"), "g", before, {"w": takes(gang.pod_set.shape, dict(gang.per_pod))})
     got = place(book, [gang], rules=KUEUE, previous=before, lost=lost, avoid=lost)
     assert (None if isinstance(got, Misfit) else where(got)) == wanted
