@@ -71,10 +71,7 @@ ALERTS: tuple[Alert, ...] = (
         f"count(({_ENDS} or time() - last_over_time({_BEGAN}[10m]) < 600) "
         "and on (job, instance) last_over_time(muster_build_info[10m]) "
         "or avg_over_time(up[10m]) < 0.5 and on (job, instance) up "
-        "and on (job, namespace, service) muster_build_info "
-        # A pod whose node is gone stays a target until its Node is deleted, and another was made in its place.
-        "unless (avg_over_time(up[1d]) > 0.5 and on (job, namespace, service) "
-        "count by (job, namespace, service) (avg_over_time(up[10m]) > 0.5) > 1)) > 0",
+        "and on (job, namespace, service) muster_build_info) > 0",
         "30m",
         "critical",
         "A replica of Muster ends again and again, or is not reached",
@@ -251,9 +248,12 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "MusterEvictionsRepeat",
         # A node that dies, or a pool that has no stock, evicts many at a time, once: it is asked whether it came again.
+        # The longer pair is for gangs that fail in step with the longest backoff between.
         f"sum by (cluster_queue, reason) (increase({_EVICTED}[1h])) > 5 "
         f"and sum by (cluster_queue, reason) (increase({_EVICTED}[35m])) > 0 "
-        f"and sum by (cluster_queue, reason) (increase({_EVICTED}[35m] offset 35m)) > 0",
+        f"and sum by (cluster_queue, reason) (increase({_EVICTED}[35m] offset 35m)) > 0 "
+        f"or sum by (cluster_queue, reason) (increase({_EVICTED}[75m])) > 5 "
+        f"and sum by (cluster_queue, reason) (increase({_EVICTED}[75m] offset 75m)) > 5",
         "10m",
         "warning",
         "Gangs of {{ $labels.cluster_queue }} are evicted again and again: {{ $labels.reason }}",

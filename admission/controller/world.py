@@ -1353,7 +1353,7 @@ class World:
         job: JobView | None,
         workload: WorkloadSeen | None,
         unplaced: Mapping[str, int],
-        pods: Iterable[PodView],
+        pods: Sequence[PodView],
         placed: int,
     ) -> int | None:
         """Since when one of a gang's pods has had no node, or those in whose place it was made: a JobSet makes all of
@@ -1369,8 +1369,9 @@ class World:
         gone = {uid: since for uid, since in before.items() if uid not in unplaced}
         inherited = min(gone.values(), default=NEVER)
         now = {uid: min(since, before.get(uid, inherited)) for uid, since in unplaced.items()}
-        if placed + len(unplaced) < job.pods_expected:
-            now |= gone  # the others that come in their place have that time, too
+        anew = all(pod.created_at > inherited for pod in pods if not (pod.done or pod.terminating))
+        if (anew or unplaced.keys() <= before.keys()) and placed + len(unplaced) < job.pods_expected:
+            now |= gone  # where all are made anew, it is the time of all that come
         if now:
             self._unplaced[job.key] = admission, now
         return min((now[uid] for uid in unplaced), default=None)

@@ -788,7 +788,9 @@ def test_values_reach_the_pods() -> None:
     names = [{one["metadata"]["name"] for one in rendered(row)} for row in ("open", "one-replica")]
     assert ["muster-leader-viewer" in found for found in names] == [False, True]
     monitor, rules = (of(rendered("prometheus"), kind) for kind in ("ServiceMonitor", "PrometheusRule"))
-    assert monitor["spec"]["endpoints"][0]["interval"] == "15s"
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["interval"] == "15s"
+    assert [one["action"] for one in endpoint["relabelings"]] == ["drop"], "who ends is no target"
     assert monitor["metadata"]["labels"]["release"] == rules["metadata"]["labels"]["release"] == "p"
     boards = of(rendered("prometheus"), "ConfigMap", "muster-dashboards")["metadata"]
     assert boards["labels"]["grafana_dashboard"] == "yes"

@@ -297,11 +297,12 @@ def unreached(some: Installation, *pods: str, at: float, lasts: float) -> None:
 
 
 def its_node_is_gone(some: Installation) -> None:
-    """Nobody deletes the Node: the pod ends for ever, and stays a target; another is made in its place."""
+    """Nobody deletes the Node: the pod ends for ever, and is no target once it ends (the ServiceMonitor leaves out who
+    does); another is made in its place."""
     busy_without_decisions(some)
-    unreached(some, "0", at=40 * MINUTE, lasts=24 * HOUR)
-    some.hand_over(40 * MINUTE + 5, "1", 25)
-    some.at(45 * MINUTE, lambda: some.start("2"))
+    unreached(some, "0", at=10 * MINUTE, lasts=5 * MINUTE - 1)
+    some.hand_over(10 * MINUTE + 5, "1", 25)
+    some.at(15 * MINUTE, lambda: (some.delete("0"), some.start("2")))
 
 
 def two_rollouts(some: Installation) -> None:
@@ -505,6 +506,11 @@ FAULTS: dict[str, tuple[Callable[[Installation], Any], set[str], float]] = {
         lambda some: _waves(some, 31 * MINUTE, "PodsReadyTimeout", "WaitForStart"),
         {"MusterEvictionsRepeat"},
         60,
+    ),
+    "gangs that fail in step, with the longest backoff": (
+        lambda some: _waves(some, 65 * MINUTE, "PodsReadyTimeout", "WaitForStart"),
+        {"MusterEvictionsRepeat"},
+        105,
     ),
     "a rack comes and goes": (lambda some: _waves(some, 20 * MINUTE, "NodeFailures"), {"MusterEvictionsRepeat"}, 60),
     "a right is gone": (_refused, {"MusterForbidden", "MusterWritesFail"}, 30),

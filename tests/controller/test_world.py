@@ -1790,14 +1790,15 @@ def test_who_makes_all_pods_anew_for_one_that_failed_has_waited_for_nodes_all_al
     world.workload_seen(seen(replace(HOLDS, admission=GIVEN, admitted=True, admitted_at=80)))
 
     def lacks(name: str, at: int) -> PodView:
-        return pod(name, uid=name, ready=False, node="", unschedulable_since=at)
+        return pod(name, uid=name, ready=False, node="", unschedulable_since=at, created_at=at - 1)
 
     first = [pod(name, uid=name, ready=False) for name in ("g1", "g2")]
     assert since(85, *first, lacks("g3", 84)) == 84
     assert since(100) is None, "all are made anew"
     assert since(105, lacks("h1", 102)) == 84
     assert since(106, lacks("h1", 102), lacks("h2", 103)) == 84, "not all at one look"
-    assert since(107, *(pod(name, uid=name, ready=False) for name in ("h1", "h2")), lacks("h3", 104)) == 84
+    placed_now = [replace(lacks(name, 102), node="n1", unschedulable_since=None) for name in ("h1", "h2")]
+    assert since(107, *placed_now, lacks("h3", 104)) == 84
 
 
 def test_the_time_without_a_node_is_the_pods_own_while_nodes_come_for_the_others() -> None:
@@ -1828,6 +1829,12 @@ def test_the_time_without_a_node_is_the_pods_own_while_nodes_come_for_the_others
     assert since(100, a=None, b=None, h=92) == 92
     assert since(110, a=None, b=None) is None
     assert since(120, a=None, b=None, i=115, j=116) == 92
+    world.workload_seen(seen(replace(HOLDS, admission=GIVEN, admitted=True, admitted_at=200)))
+    assert since(210, a=None, c=None, d=None, b=205) == 205
+    assert since(220, a=None, c=None) is None, "b is deleted, and the node of d is lost"
+    assert since(230, a=None, c=None, e=225) == 205
+    assert since(240, a=None, c=None, e=None) is None
+    assert since(250, a=None, c=None, e=None, f=245) == 245, "it comes in the place of d"
 
 
 CLOUD = tuple(Flavor(name, elastic=name != "solid") for name in ("spot", "demand", "cores", "solid"))
