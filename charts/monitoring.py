@@ -39,10 +39,16 @@ def _waiting(mine: str = "", over: str = "{0}") -> str:
     return f"sum by (cluster_queue) (max by (cluster_queue, reason) ({over.format(pending)}))"
 
 
+def _evicted(over: str, ago: str = "") -> str:
+    """How many gangs of a queue were evicted for reasons of their own, within `over` until `ago`."""
+    counter = 'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|AdmissionCheck|NodeFailures"}'
+    offset = ago and f" offset {ago}"
+    return f"sum by (cluster_queue, reason) (increase({counter}[{over}]{offset}))"
+
+
 _INACTIVE = 'muster_cluster_queue_inactive{reason!~"Stopped|Terminating"}'
 _BEGAN = "process_start_time_seconds"
 _ENDS = f"changes({_BEGAN}[2h]) > 3 and changes({_BEGAN}[30m]) > 0"
-_EVICTED = 'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|AdmissionCheck|NodeFailures"}'
 _LOGS = "kubectl -n @NAMESPACE@ logs -l app.kubernetes.io/component=controller --tail=-1 --prefix --ignore-errors"
 """Of all replicas; one of which has none keeps back none of the others'."""
 _WHO = "`muster jobs -A --cluster-queue {{ $labels.cluster_queue }}`"
@@ -249,11 +255,11 @@ ALERTS: tuple[Alert, ...] = (
         "MusterEvictionsRepeat",
         # A node that dies, or a pool that has no stock, evicts many at a time, once: it is asked whether it came again.
         # The longer pair is for gangs that fail in step with the longest backoff between.
-        f"sum by (cluster_queue, reason) (increase({_EVICTED}[1h])) > 5 "
-        f"and sum by (cluster_queue, reason) (increase({_EVICTED}[35m])) > 0 "
-        f"and sum by (cluster_queue, reason) (increase({_EVICTED}[35m] offset 35m)) > 0 "
-        f"or sum by (cluster_queue, reason) (increase({_EVICTED}[75m])) > 5 "
-        f"and sum by (cluster_queue, reason) (increase({_EVICTED}[75m] offset 75m)) > 5",
+        f"{_evicted('1h')} > 5 "
+        f"and {_evicted('35m')} > 0 "
+        f"and {_evicted('35m', '35m')} > 0 "
+        f"or {_evicted('75m')} > 5 "
+        f"and {_evicted('75m', '75m')} > 5",
         "10m",
         "warning",
         "Gangs of {{ $labels.cluster_queue }} are evicted again and again: {{ $labels.reason }}",

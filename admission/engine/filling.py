@@ -26,7 +26,7 @@ import dataclasses
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 
@@ -1005,15 +1005,16 @@ class Filling(Run):
         """Charges of the gangs that leave, or were admitted after this time (ms). Had its room been kept where they
         stand, this gang would have gone before them; but not before those within their quota, who would take it
         back."""
-        ledger, workloads, mine = self.ledger, self.state.workloads, trial.node
+        tree, mine = self.ledger.tree, trial.node
         out = []
-        for key, charge in ledger.charges.items():
-            gang = workloads[key]
-            if key in self.charged or gang.evicted or (gang.admitted_at or gang.reserved_at) > since:
-                node = ledger.tree.queue(charge.queue)
-                if node is None or node is mine or node.root is not mine.root or node.borrowing(charge.pairs):
-                    out.append(charge)
+        for charge in self._coming_line().after(since):
+            node = tree.queue(charge.queue)
+            if node is None or node is mine or node.root is not mine.root or node.borrowing(charge.pairs):
+                out.append(charge)
         return out
+
+    def _coming_line(self) -> _ComingLine:
+        return _ComingLine(self.state.latest(), self.charged, self.ledger.charges)
 
     def _lack(self, trial: Trial) -> Lack | None:
         """What it lacks, in a form by which a look at the book can tell later whether it still does; None where only a
@@ -1331,7 +1332,7 @@ class Filling(Run):
         with ledger.beside({gang.key}, trial.node.root), effort.within(EFFORT_PER_LOOK):
             if fits(()):
                 return there  # nobody on nodes is in its way, but those who have its quota
-            line = _ComingLine(self.state.latest(), self.charged, ledger.charges)
+            line = self._coming_line()
             low, high, reach = 0, len(line), KEPT_AMONG
             while (middle := line.between(low, max(low + 1, min(reach, (low + high) // 2)), high)) is not None:
                 # Mostly it takes few, and each of them makes a question longer; of many it is enough to know nearly.
@@ -1459,8 +1460,8 @@ class Filling(Run):
 
 
 class _ComingLine:
-    """Those on nodes, who came last first; those that this plan admits came last of all. Its parts are first `many` of
-    them, where who came at one moment is not told apart: they are in the way together."""
+    """Those who hold quota, who came last first; those that this plan admits came last of all. Its parts are first
+    `many` of them, where who came at one moment is not told apart: they are in the way together."""
 
     def __init__(
         self, held: Sequence[tuple[int, Key]], admitted: Collection[Key], charges: Mapping[Key, Charge]
@@ -1468,35 +1469,33 @@ class _ComingLine:
         self._held = held
         self._admitted = [key for key in admitted if key in charges]
         self._charges = charges
-        self._new = len(self._admitted) + bisect_right(held, -NEW, key=_WHEN)
+        self._new = self._place(bisect_right, -NEW)
 
     def __len__(self) -> int:
         return len(self._admitted) + len(self._held)
 
+    def after(self, since: int) -> list[Charge]:
+        """Those who came after this time (ms)."""
+        return self._charges_of(self._place(bisect_left, -since))
+
     def first(self, many: int) -> list[Charge]:
-        keys = [*self._admitted, *(key for _, key in self._held[: max(0, many - len(self._admitted))])]
-        charges = (self._charges.get(key) for key in keys)
-        return [charge for charge in charges if charge is not None and charge.admission is not None]
+        """Those among the first that have nodes."""
+        return [charge for charge in self._charges_of(many) if charge.admission is not None]
 
     def between(self, low: int, many: int, high: int) -> int | None:
         """A number of the first between two others at which one may part them, near `many`; None: there is none."""
         if high - low < 2:
             return None
-        for at in (self._end(many), self._begin(many)):
-            if low < at < high:
-                return at
-        return None
-
-    def _end(self, many: int) -> int:
-        """How many they are with those who came together with the last of the first `many`."""
         if many <= self._new:
-            return self._new
-        before = len(self._admitted)
-        return before + bisect_right(self._held, self._held[many - before - 1][0], key=_WHEN)
+            begin, end = 0, self._new
+        else:
+            when = self._held[many - len(self._admitted) - 1][0]
+            begin, end = self._place(bisect_left, when), self._place(bisect_right, when)
+        return next((at for at in (end, begin) if low < at < high), None)
 
-    def _begin(self, many: int) -> int:
-        """And without these."""
-        if many <= self._new:
-            return 0
-        before = len(self._admitted)
-        return before + bisect_left(self._held, self._held[many - before - 1][0], key=_WHEN)
+    def _place(self, find: Callable[..., int], when: int) -> int:
+        return len(self._admitted) + find(self._held, when, key=_WHEN)
+
+    def _charges_of(self, many: int) -> list[Charge]:
+        keys = [*self._admitted, *(key for _, key in self._held[: max(0, many - len(self._admitted))])]
+        return [charge for key in keys if (charge := self._charges.get(key)) is not None]

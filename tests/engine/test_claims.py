@@ -672,6 +672,15 @@ def test_room_that_is_kept_on_a_node_of_no_use_is_kept_on_another(how: dict[str,
     assert hosts(town.gang("big")) == ["n2"]
 
 
+def runs_on(host: str, name: str, came: int, gpus: int) -> Workload:
+    """A gang of one pod in queue q, admitted onto this node so many seconds after the start."""
+    at = TopologyAssignment((HOSTNAME_LABEL,), (Domain((host,), 1),))
+    part = PodSetAssignment("main", (("gpu", "f"),), (("gpu", gpus),), 1, at)
+    since = START + came * SECOND
+    held = replace(gang(name, "q", each={"gpu": gpus}, created=came), admission=Admission("q", (part,)))
+    return replace(held, admitted=True, reserved_at=since, admitted_at=since)
+
+
 @pytest.mark.parametrize("pods", [1, 2])
 @pytest.mark.parametrize("rack", [False, True])
 def test_nodes_are_kept_where_those_are_in_the_way_alone_who_came_last(rack: bool, pods: int) -> None:
@@ -685,12 +694,7 @@ def test_nodes_are_kept_where_those_are_in_the_way_alone_who_came_last(rack: boo
     stand = [(f"old{i}", f"n{i}", 0, 1) for i in range(6)]
     stand += [(f"new{i}", f"n{i}", 24 * 3600 + 60 * (i % 2), 2) for i in range(8)]
     stand += [(f"last{i}", f"n{i}", 24 * 3600 + 600, 4 if i > 5 else 5) for i in range(8)]
-    for name, host, came, each in stand:
-        at = TopologyAssignment((HOSTNAME_LABEL,), (Domain((host,), 1),))
-        part = PodSetAssignment("main", (("gpu", "f"),), (("gpu", each),), 1, at)
-        runs = replace(gang(name, "q", each={"gpu": each}, created=came), admission=Admission("q", (part,)))
-        since = START + came * SECOND
-        town.put(replace(runs, admitted=True, reserved_at=since, admitted_at=since))
+    town.put(*(runs_on(host, name, came, each) for name, host, came, each in stand))
     town.now += 25 * 3600 * SECOND
     asks = TopologyRequest(required="rack") if rack else None
     big = gang("big", "q", pods, each={"gpu": 8}, created=town.now - START)
@@ -709,11 +713,7 @@ def test_of_the_nodes_that_are_kept_the_last_is_free_as_soon_as_can_be(came: lis
     town.put(*(node(name, gpu=8) for name in names))
     for i, times in enumerate(came):
         for j, at in enumerate(times):
-            on = TopologyAssignment((HOSTNAME_LABEL,), (Domain((names[i],), 1),))
-            part = PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 1, on)
-            runs = replace(gang(f"g{i}-{j}", "q", each={"gpu": 2}, created=at), admission=Admission("q", (part,)))
-            since = START + at * SECOND
-            town.put(replace(runs, admitted=True, reserved_at=since, admitted_at=since))
+            town.put(runs_on(names[i], f"g{i}-{j}", at, 2))
     assert [key for _, key in town.state.latest()] == sorted(
         (key for key, one in town.state.workloads.items()),
         key=lambda key: (-town.state.workloads[key].admitted_at, key),
